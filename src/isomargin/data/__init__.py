@@ -1,0 +1,1 @@
+"""Data sets, each a plain object of arrays."""
