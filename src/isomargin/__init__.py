@@ -1,0 +1,57 @@
+"""One distance threshold that holds for every class: measure, train and choose it.
+
+>>> import isomargin as im
+>>> im.__version__
+'0.1.0'
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from isomargin import theory
+    from isomargin.data.glyphs import load_glyphs
+    from isomargin.embeddings import EmbeddingSet
+    from isomargin.errors import InputError
+    from isomargin.measure.consistency import epsilon_opis, opis
+    from isomargin.measure.evaluate import evaluate
+    from isomargin.measure.evaluation import Evaluation
+    from isomargin.measure.settings import Settings
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "EmbeddingSet",
+    "Evaluation",
+    "InputError",
+    "Settings",
+    "epsilon_opis",
+    "evaluate",
+    "load_glyphs",
+    "opis",
+    "theory",
+]
+
+# Where each public name lives. They are imported when first used, so that `import isomargin` is quick.
+_HOMES = {
+    "EmbeddingSet": "isomargin.embeddings",
+    "Evaluation": "isomargin.measure.evaluation",
+    "InputError": "isomargin.errors",
+    "Settings": "isomargin.measure.settings",
+    "epsilon_opis": "isomargin.measure.consistency",
+    "evaluate": "isomargin.measure.evaluate",
+    "load_glyphs": "isomargin.data.glyphs",
+    "opis": "isomargin.measure.consistency",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "theory":
+        return import_module("isomargin.theory")
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'isomargin' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,1 @@
+"""Embeddings to numbers: arrays in, frozen dataclasses out; no files, no printing."""

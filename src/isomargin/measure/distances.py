@@ -1,0 +1,197 @@
+"""Each class's pair distances, in the two forms in which they are kept: listed one by one, or counted in fine bins.
+
+Both answer the same questions (how many pairs lie within a distance, at which distance a count is reached), for each
+class and pooled. Lists answer exactly; bins interpolate within a bin. Nothing here knows what the pairs are.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+CELLS = 1 << 22  # counters accumulated at once: 32 MB
+
+
+@dataclass(frozen=True)
+class ListedDistances:
+    """The distances themselves, sorted within each class.
+
+    >>> listed = ListedDistances(np.array([0.1, 0.3, 0.2, 0.4]), np.array([0, 2, 4]), appearances=1)
+    >>> listed.within(np.array([0.2, 0.3]))
+    array([[1., 2.],
+           [1., 1.]])
+    >>> listed.pooled_within(np.array([0.2]))
+    array([2.])
+    """
+
+    distances: NDArray[Any]
+    """(pairs,) ascending within each class."""
+    offsets: NDArray[np.int64]
+    """(classes + 1,) where each class's distances start."""
+    appearances: int
+    """In how many classes each pair appears: 2 for negative pairs, unless they were sampled class by class."""
+
+    @property
+    def totals(self) -> NDArray[np.int64]:
+        """(classes,) pairs of each class."""
+        return np.diff(self.offsets)
+
+    @property
+    def pooled_total(self) -> int:
+        """Pairs, each counted once."""
+        return int(self.offsets[-1]) // self.appearances
+
+    @cached_property
+    def pooled(self) -> NDArray[Any]:
+        """(pairs,) all distances, ascending, each pair once."""
+        return np.sort(self.distances)[:: self.appearances]
+
+    def of_class(self, which: int) -> NDArray[Any]:
+        """(pairs of the class,) its distances, ascending."""
+        return self.distances[self.offsets[which] : self.offsets[which + 1]]
+
+    def within(self, distances: Floats) -> Floats:
+        """(classes, m) pairs of each class at most this far apart."""
+        rows = [np.searchsorted(self.of_class(i), distances, side="right") for i in range(len(self.totals))]
+        return np.array(rows, dtype=np.float64)
+
+    def pooled_within(self, distances: Floats) -> Floats:
+        """(m,) pairs at most this far apart."""
+        return np.searchsorted(self.pooled, distances, side="right").astype(np.float64)
+
+    def class_distance_at(self, counts: NDArray[np.int64]) -> Floats:
+        """(classes,) smallest distance within which a class has so many pairs; NaN where it has none."""
+        found = np.full(len(self.totals), np.nan)
+        some = self.totals > 0
+        found[some] = self.distances[self.offsets[:-1][some] + np.clip(counts, 1, self.totals)[some] - 1]
+        return found
+
+    def pooled_distance_at(self, count: int) -> float:
+        """Smallest distance within which there are so many pairs."""
+        return float(self.pooled[min(max(count, 1), len(self.pooled)) - 1])
+
+
+@dataclass(frozen=True)
+class BinnedDistances:
+    """Counts of pairs in even bins of distance from 0 to ``reach``.
+
+    Within a bin the pooled distribution's shape (a monotone cubic through its counts) tells how much of the bin lies
+    below a distance, and every class takes that share of its own count. The classes' counts so add up to the pooled.
+
+    >>> binned = BinnedDistances(np.array([[2, 0, 2], [0, 4, 0]]), reach=0.3, appearances=1)
+    >>> binned.within(np.array([0.1, 0.2, 0.3])).round(6)
+    array([[2., 2., 4.],
+           [0., 4., 4.]])
+    """
+
+    counts: NDArray[Any]
+    """(classes, bins) pairs in each bin."""
+    reach: float
+    """The last bin's end: no pair is farther apart."""
+    appearances: int
+    """In how many classes each pair appears: 2 for negative pairs."""
+
+    @cached_property
+    def edges(self) -> Floats:
+        """(bins + 1,) where bins start and end."""
+        return np.linspace(0.0, self.reach, self.counts.shape[1] + 1)
+
+    @cached_property
+    def totals(self) -> NDArray[np.int64]:
+        """(classes,) pairs of each class."""
+        return np.asarray(self.counts.sum(axis=1, dtype=np.int64))
+
+    @property
+    def pooled_total(self) -> int:
+        """Pairs, each counted once."""
+        return int(self.totals.sum()) // self.appearances
+
+    @cached_property
+    def pooled_cumulative(self) -> Floats:
+        """(bins + 1,) pairs below each edge, each pair once."""
+        pooled = self.counts.sum(axis=0, dtype=np.int64)
+        return np.concatenate([[0.0], np.cumsum(pooled)]) / self.appearances
+
+    @cached_property
+    def curve(self) -> Any:
+        """The monotone cubic through the pooled counts."""
+        from scipy.interpolate import PchipInterpolator
+
+        return PchipInterpolator(self.edges, self.pooled_cumulative)
+
+    def place(self, distances: Floats) -> tuple[NDArray[np.int64], Floats]:
+        """(m,) the bin that each distance falls in, and the share of that bin which lies below it."""
+        distances = np.clip(distances, 0.0, self.reach)
+        bins = np.clip(np.searchsorted(self.edges, distances, side="right") - 1, 0, self.counts.shape[1] - 1)
+        low, high = self.pooled_cumulative[bins], self.pooled_cumulative[bins + 1]
+        share = np.divide(self.curve(distances) - low, high - low, out=np.zeros(len(bins)), where=high > low)
+        return bins, np.clip(share, 0.0, 1.0)
+
+    def cumulative_chunks(self) -> Iterator[tuple[slice, NDArray[np.int64]]]:
+        """Some classes at a time: which, and (classes in the chunk, bins + 1) pairs below each edge."""
+        classes, bins = self.counts.shape
+        step = max(1, CELLS // bins)
+        for first in range(0, classes, step):
+            chunk = slice(first, min(first + step, classes))
+            below = np.zeros((chunk.stop - first, bins + 1), np.int64)
+            np.cumsum(self.counts[chunk], axis=1, out=below[:, 1:])
+            yield chunk, below
+
+    def within(self, distances: Floats) -> Floats:
+        """(classes, m) pairs of each class at most this far apart."""
+        bins, share = self.place(distances)
+        found = np.empty((len(self.counts), len(distances)))
+        for chunk, below in self.cumulative_chunks():
+            found[chunk] = below[:, bins] + share * (below[:, bins + 1] - below[:, bins])
+        return found
+
+    def within_own(self, class_index: NDArray[np.int64], distances: Floats) -> Floats:
+        """(m,) for each entry, pairs of its class (ascending) at most so far apart."""
+        bins, share = self.place(distances)
+        found = np.empty(len(distances))
+        for chunk, below in self.cumulative_chunks():
+            a, b = np.searchsorted(class_index, [chunk.start, chunk.stop])
+            rows, at = class_index[a:b] - chunk.start, bins[a:b]
+            found[a:b] = below[rows, at] + share[a:b] * (below[rows, at + 1] - below[rows, at])
+        return found
+
+    def pooled_within(self, distances: Floats) -> Floats:
+        """(m,) pairs at most this far apart."""
+        return np.asarray(self.curve(np.clip(distances, 0.0, self.reach)))
+
+    def invert(self, counts: Floats) -> Floats:
+        """(m,) distance at which the pooled cubic, which rises, reaches each count: found by halving intervals."""
+        bins = np.clip(np.searchsorted(self.pooled_cumulative, counts, side="left") - 1, 0, self.counts.shape[1] - 1)
+        low, high = self.edges[bins], self.edges[bins + 1]
+        for _ in range(50):
+            middle = (low + high) / 2
+            reached = self.curve(middle) >= counts
+            low, high = np.where(reached, low, middle), np.where(reached, middle, high)
+        return high
+
+    def class_distance_at(self, counts: NDArray[np.int64]) -> Floats:
+        """(classes,) smallest distance within which a class has so many pairs; NaN where it has none."""
+        found = np.full(len(self.counts), np.nan)
+        for chunk, below in self.cumulative_chunks():
+            wanted = np.clip(counts[chunk], 1, np.maximum(self.totals[chunk], 1))
+            bins = (below[:, 1:] < wanted[:, None]).sum(axis=1)
+            some = np.flatnonzero(self.totals[chunk] > 0)
+            at = bins[some]
+            inside = below[some, at + 1] - below[some, at]
+            # The k-th of m values spread over a bin lies, in the mean, at (k - 1/2) / m of it.
+            share = (wanted[some] - 0.5 - below[some, at]) / inside
+            low, high = self.pooled_cumulative[at], self.pooled_cumulative[at + 1]
+            found[chunk.start + some] = self.invert(low + share * (high - low))
+        return found
+
+    def pooled_distance_at(self, count: int) -> float:
+        """Smallest distance within which there are so many pairs."""
+        return float(self.invert(np.array([min(max(count, 1), self.pooled_total) - 0.5]))[0])
+
+
+ClassDistances = ListedDistances | BinnedDistances

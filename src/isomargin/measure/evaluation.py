@@ -1,0 +1,447 @@
+"""``Evaluation``: the scores of one set of embeddings, with all that is needed to look closer or ask again.
+
+Scores are computed when first asked for, from ``Answers`` and counts; changing a setting that concerns the pairs
+already counted gives a new Evaluation at once.
+"""
+
+import json
+import os
+import zlib
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isomargin.errors import InputError
+from isomargin.files import atomic_write, check_file
+from isomargin.measure import consistency
+from isomargin.measure.answers import Answers, answer
+from isomargin.measure.counts import PairCounts, RankCounts
+from isomargin.measure.curves import Curves, make_curves, share
+from isomargin.measure.distances import BinnedDistances, ClassDistances, Floats, ListedDistances
+from isomargin.measure.serial import nan_for_null, null_for_nan, pack_array, unpack_array
+from isomargin.measure.settings import Settings
+
+if TYPE_CHECKING:
+    import pandas
+
+FORMAT = "isomargin evaluation"
+VERSION = 1
+NEEDS_PAIRS = ("k", "map_at_r", "pairs", "negatives_per_positive", "seed", "exact", "device")
+
+
+@dataclass(frozen=True)
+class OperatingPoint:
+    """What one threshold does, pooled and to each class."""
+
+    distance: float
+    """The threshold: pairs at most this far apart are accepted."""
+    far: float
+    """Pooled false accept rate."""
+    frr: float
+    """Pooled false reject rate."""
+    class_far: Floats
+    """(classes,) each class's false accept rate."""
+    class_frr: Floats
+    """(classes,) each class's false reject rate; NaN for a class of one image."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Scores of one set of embeddings. Made by ``isomargin.evaluate``; saved and loaded as JSON without loss.
+
+    >>> import isomargin as im
+    >>> embeddings = np.random.default_rng(0).normal(size=(60, 8)) + 3 * np.eye(8)[np.arange(60) % 6]
+    >>> evaluation = im.evaluate(embeddings, np.arange(60) % 6)
+    >>> evaluation.class_count, evaluation.images, evaluation.positive_pairs, evaluation.negative_pairs
+    (6, 60, 270, 1500)
+    >>> 0 <= evaluation.opis <= 0.25
+    True
+    """
+
+    settings: Settings
+    """Every choice that the scores depend on."""
+    names: NDArray[Any]
+    """(classes,) the labels, sorted."""
+    sizes: NDArray[np.int64]
+    """(classes,) images of each class."""
+    counts: PairCounts
+    """Distances of the pairs, listed or binned."""
+    ranks: RankCounts
+    """Retrieval results summed by class."""
+    answers: Answers
+    """What the pairs say for these settings."""
+    method: Literal["exact", "binned"]
+    """Whether the answers are exact or interpolated within bins."""
+    notes: tuple[str, ...] = ()
+    """What the user should know about the input and the method."""
+
+    # ----- sizes
+
+    @property
+    def class_count(self) -> int:
+        """Number of classes."""
+        return len(self.sizes)
+
+    @property
+    def images(self) -> int:
+        """Number of embeddings."""
+        return int(self.sizes.sum())
+
+    @property
+    def positive_pairs(self) -> int:
+        """Number of positive pairs."""
+        return self.counts.positives.pooled_total
+
+    @property
+    def negative_pairs(self) -> int:
+        """Number of negative pairs, each counted once."""
+        return self.counts.negatives.pooled_total
+
+    # ----- threshold consistency
+
+    @property
+    def calibration_range(self) -> tuple[float, float]:
+        """(d_min, d_max), the distances between which inconsistency is measured."""
+        return self.answers.calibration_range
+
+    @cached_property
+    def curves(self) -> Curves:
+        """Sensitivity, specificity, precision and utility of each class on the grid of the calibration range."""
+        positives, negatives = self.counts.positives.totals, self.counts.negatives.totals
+        return make_curves(self.answers, self.settings, positives, negatives, self.negative_pairs)
+
+    @cached_property
+    def opis(self) -> float:
+        """Operating-Point-Inconsistency-Score: variance over classes of the utility curves; see `consistency.opis`."""
+        return consistency.opis(self.curves.utility, self.curves.mean_utility)
+
+    @cached_property
+    def epsilon_opis(self) -> float:
+        """Squared utility gap between the best and worst epsilon share; see `consistency.epsilon_opis`."""
+        settings = self.settings
+        return consistency.epsilon_opis_of(
+            self.curves, settings.epsilon, settings.c, settings.utility, settings.epsilon_form
+        )
+
+    @cached_property
+    def relative_opis(self) -> float:
+        """OPIS over the squared mean disutility, this project's own; see `consistency.relative_opis`."""
+        return consistency.relative_opis(self.opis, self.curves.mean_utility)
+
+    @cached_property
+    def mean_utility(self) -> float:
+        """Mean over classes and grid of the utility."""
+        return float(self.curves.utility.mean())
+
+    @cached_property
+    def far_threshold_spread(self) -> consistency.ThresholdSpread:
+        """Spread over classes of the threshold each would need for ``target_far``; this project's own."""
+        return consistency.threshold_spread(
+            self.answers.class_far_distance[self.curves.classes], self.calibration_range
+        )
+
+    @cached_property
+    def frr_threshold_spread(self) -> consistency.ThresholdSpread:
+        """Spread over classes of the threshold each would need for ``target_frr``; this project's own."""
+        return consistency.threshold_spread(
+            self.answers.class_frr_distance[self.curves.classes], self.calibration_range
+        )
+
+    # ----- verification
+
+    @property
+    def eer(self) -> float:
+        """Equal error rate of all pairs: where the ROC curve, straight between its points, has FAR = FRR."""
+        return self.answers.eer
+
+    @property
+    def eer_distance(self) -> float:
+        """The smallest distance of a pair at which FAR >= FRR."""
+        return self.answers.eer_distance
+
+    @property
+    def auc(self) -> float:
+        """Area under the ROC curve of all pairs: P(a positive pair is nearer than a negative one), ties half."""
+        return self.answers.auc
+
+    @cached_property
+    def target(self) -> OperatingPoint:
+        """What the pooled threshold for ``target_far`` does, pooled and to each class."""
+        answers, positives, negatives = self.answers, self.counts.positives, self.counts.negatives
+        far = answers.target_negatives_within.sum() / negatives.totals.sum()
+        frr = 1 - answers.target_positives_within.sum() / positives.pooled_total
+        class_far = answers.target_negatives_within / negatives.totals
+        return OperatingPoint(
+            answers.target_distance, float(far), float(frr), class_far, self._frr(answers.target_positives_within)
+        )
+
+    def at(self, distance: float) -> OperatingPoint:
+        """Say what any threshold does, pooled and to each class.
+
+        >>> import isomargin as im
+        >>> evaluation = im.evaluate(np.eye(2)[[0, 0, 1, 1]], [0, 0, 1, 1], distances=(0.5, 1.5), target_far=0.5)
+        >>> point = evaluation.at(1.0)
+        >>> point.far, point.frr
+        (0.0, 0.0)
+        """
+        if not 0 <= distance <= 2:
+            raise InputError(f"distance is {distance!r}: a distance of unit vectors is needed, from 0 to 2")
+        here = np.array([distance], np.float64)
+        positives, negatives = self.counts.positives, self.counts.negatives
+        return OperatingPoint(
+            distance=float(distance),
+            far=float(negatives.pooled_within(here)[0] / negatives.pooled_total),
+            frr=float(1 - positives.pooled_within(here)[0] / positives.pooled_total),
+            class_far=share(negatives.within(here)[:, 0], negatives.totals),
+            class_frr=self._frr(positives.within(here)[:, 0]),
+        )
+
+    def _frr(self, accepted: Floats) -> Floats:
+        totals = self.counts.positives.totals
+        return np.where(totals > 0, 1 - share(accepted, totals), np.nan)
+
+    # ----- retrieval
+
+    @cached_property
+    def recall_at_k(self) -> dict[int, float]:
+        """Share of queries with one of their class among their k nearest others, for each k."""
+        queries = self.ranks.queries.sum()
+        return {k: float(hits / queries) for k, hits in zip(self.ranks.k, self.ranks.hits.sum(axis=0), strict=True)}
+
+    @cached_property
+    def r_precision(self) -> float:
+        """Mean over queries of the share of positives among the R nearest, R being their number; NaN if left out."""
+        return self._mean_over_queries(self.ranks.r_precision)
+
+    @cached_property
+    def map_at_r(self) -> float:
+        """Mean average precision at R; NaN if left out.
+
+        MAP@R averages over queries (1/R) sum_{i<=R} P(i), P(i) being the precision at i if the i-th is a positive.
+        """
+        return self._mean_over_queries(self.ranks.average_precision)
+
+    def _mean_over_queries(self, sums: Floats | None) -> float:
+        return float("nan") if sums is None else float(sums.sum() / self.ranks.queries.sum())
+
+    # ----- classes
+
+    @cached_property
+    def per_class(self) -> "pandas.DataFrame":
+        """One row a class: which classes break the threshold.
+
+        Columns: ``class``, ``images``, ``positive_pairs``, ``negative_pairs``; ``far`` and ``frr`` at the pooled
+        threshold for the target FAR; ``far_threshold`` and ``frr_threshold``, which the class would need itself for
+        the target FAR and the target FRR; ``mean_utility`` over the calibration range; ``opis_contribution``, which
+        sums to OPIS; ``eer``, ``auc``; ``recall@k`` for each k, ``r_precision``, ``map_at_r``. NaN where a class has
+        no positive pair.
+        """
+        import pandas
+
+        def of_curves(values: Floats) -> Floats:
+            whole = np.full(self.class_count, np.nan)
+            whole[self.curves.classes] = values
+            return whole
+
+        queries = np.where(self.ranks.queries > 0, self.ranks.queries, np.nan)
+        columns: dict[str, Any] = {
+            "class": self.names,
+            "images": self.sizes,
+            "positive_pairs": self.counts.positives.totals,
+            "negative_pairs": self.counts.negatives.totals,
+            "far": self.target.class_far,
+            "frr": self.target.class_frr,
+            "far_threshold": self.answers.class_far_distance,
+            "frr_threshold": self.answers.class_frr_distance,
+            "mean_utility": of_curves(self.curves.class_mean_utility),
+            "opis_contribution": of_curves(self.curves.squared_deviations / len(self.curves.classes)),
+            "eer": self.answers.class_eer,
+            "auc": self.answers.class_auc,
+        }
+        for k, hits in zip(self.ranks.k, self.ranks.hits.T, strict=True):
+            columns[f"recall@{k}"] = hits / queries
+        if self.ranks.r_precision is not None and self.ranks.average_precision is not None:
+            columns["r_precision"] = self.ranks.r_precision / queries
+            columns["map_at_r"] = self.ranks.average_precision / queries
+        return pandas.DataFrame(columns)
+
+    def worst_classes(self, number: int = 10) -> "pandas.DataFrame":
+        """Give the rows of ``per_class`` that contribute most to OPIS, the largest contribution first."""
+        table = self.per_class.dropna(subset=["opis_contribution"])
+        return table.sort_values("opis_contribution", ascending=False, kind="stable").head(number)
+
+    # ----- asking again
+
+    def with_settings(self, **changes: Any) -> "Evaluation":
+        """Answer for another calibration range, grid, epsilon, utility or target, from the same counts, at once.
+
+        Takes the settings of ``isomargin.evaluate`` except those that need the pairs again. Pairs kept in bins are
+        interpolated, also where this Evaluation's own answers are exact.
+
+        >>> import isomargin as im
+        >>> embeddings = np.random.default_rng(0).normal(size=(60, 8)) + 3 * np.eye(8)[np.arange(60) % 6]
+        >>> evaluation = im.evaluate(embeddings, np.arange(60) % 6)
+        >>> wider = evaluation.with_settings(far=(1e-2, 5e-1), grid=201)
+        >>> wider.calibration_range[1] > evaluation.calibration_range[1], wider.curves.utility.shape
+        (True, (6, 201))
+        """
+        if again := [name for name in changes if name in NEEDS_PAIRS]:
+            raise InputError(f"{', '.join(again)} cannot be changed without the pairs: call evaluate again")
+        ranges = {"far", "frr", "distances"} & set(changes)
+        kept = {each.name: getattr(self.settings, each.name) for each in fields(Settings)}
+        if ranges and "distances" not in changes:
+            kept["distances"] = None  # a range asked for by rates takes the place of one given by distances
+        settings = Settings.from_values(**{**kept, **changes})
+        method: Literal["exact", "binned"] = (
+            "exact" if isinstance(self.counts.negatives, ListedDistances) and self.method == "exact" else "binned"
+        )
+        return replace(self, settings=settings, answers=answer(self.counts, settings), method=method)
+
+    # ----- saving
+
+    def scores(self) -> dict[str, Any]:
+        """Give the scores as plain numbers, for machines: what ``--json`` prints."""
+        low, high = self.calibration_range
+        values = {
+            "classes": self.class_count,
+            "images": self.images,
+            "positive_pairs": self.positive_pairs,
+            "negative_pairs": self.negative_pairs,
+            "opis": self.opis,
+            "epsilon_opis": self.epsilon_opis,
+            "relative_opis": self.relative_opis,
+            "mean_utility": self.mean_utility,
+            "calibration_range": [low, high],
+            "far_threshold_spread": spread_values(self.far_threshold_spread),
+            "frr_threshold_spread": spread_values(self.frr_threshold_spread),
+            "target": {"distance": self.target.distance, "far": self.target.far, "frr": self.target.frr},
+            "eer": self.eer,
+            "eer_distance": self.eer_distance,
+            "auc": self.auc,
+            "recall_at_k": {str(k): value for k, value in self.recall_at_k.items()},
+            "r_precision": self.r_precision,
+            "map_at_r": self.map_at_r,
+        }
+        return {name: null_for_nan(value) for name, value in values.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give everything as JSON values: the scores for reading, settings and counts for loading."""
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "scores": self.scores(),
+            "settings": asdict(self.settings),
+            "method": self.method,
+            "notes": list(self.notes),
+            "names": {"dtype": "text" if self.names.dtype.kind == "U" else self.names.dtype.name}
+            | {"values": self.names.tolist()},
+            "sizes": pack_array(self.sizes),
+            "ranks": {
+                each.name: value if each.name == "k" or value is None else pack_array(value)
+                for each in fields(RankCounts)
+                for value in [getattr(self.ranks, each.name)]
+            },
+            "positives": pack_distances(self.counts.positives),
+            "negatives": pack_distances(self.counts.negatives),
+            # Interpolated answers follow from the counts; exact ones do not.
+            "answers": pack_answers(self.answers) if self.method == "exact" else None,
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Evaluation":
+        """Read back what ``to_dict`` gave."""
+        if values.get("format") != FORMAT:
+            raise InputError("this JSON is not an evaluation that isomargin wrote")
+        if values.get("version") != VERSION:
+            raise InputError(f"this evaluation has format version {values.get('version')!r}: {VERSION} is needed")
+        settings = Settings.from_values(**values["settings"])
+        counts = PairCounts(unpack_distances(values["positives"]), unpack_distances(values["negatives"]))
+        kind = values["names"]["dtype"]
+        ranks: dict[str, Any] = {
+            name: unpack_array(each) if isinstance(each, dict) else each for name, each in values["ranks"].items()
+        }
+        return cls(
+            settings=settings,
+            names=np.array(values["names"]["values"], str if kind == "text" else kind),
+            sizes=unpack_array(values["sizes"]),
+            counts=counts,
+            ranks=RankCounts(**{**ranks, "k": tuple(ranks["k"])}),
+            answers=answer(counts, settings) if values["answers"] is None else unpack_answers(values["answers"]),
+            method=values["method"],
+            notes=tuple(values["notes"]),
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write as JSON, whole or not at all.
+
+        >>> import isomargin as im, tempfile
+        >>> evaluation = im.evaluate(np.eye(2)[[0, 0, 1, 1]], [0, 0, 1, 1], distances=(0.5, 1.5), target_far=0.5)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     evaluation.save(f"{folder}/evaluation.json")
+        ...     im.Evaluation.load(f"{folder}/evaluation.json").opis == evaluation.opis
+        True
+        """
+        text = json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, indent=1)
+        with atomic_write(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Evaluation":
+        """Read an evaluation that ``save`` wrote."""
+        source = Path(path)
+        check_file(source)
+        try:
+            return cls.from_dict(json.loads(source.read_text(encoding="utf-8")))
+        except InputError as error:
+            raise InputError(f"{source}: {error}") from error
+        except (ValueError, TypeError, KeyError, AttributeError, zlib.error) as error:
+            raise InputError(f"{source} cannot be read as an evaluation: it is damaged or cut short") from error
+
+
+def spread_values(spread: consistency.ThresholdSpread) -> dict[str, Any]:
+    """Give a spread as JSON values."""
+    return {
+        name: {str(q): v for q, v in value.items()} if isinstance(value, dict) else value
+        for name, value in asdict(spread).items()
+    }
+
+
+def pack_distances(distances: ClassDistances) -> dict[str, Any]:
+    """Give distances as JSON values."""
+    if isinstance(distances, ListedDistances):
+        listed = {"distances": pack_array(distances.distances), "offsets": pack_array(distances.offsets)}
+        return {"kind": "listed", "appearances": distances.appearances, **listed}
+    binned = {"counts": pack_array(distances.counts), "reach": distances.reach}
+    return {"kind": "binned", "appearances": distances.appearances, **binned}
+
+
+def unpack_distances(values: dict[str, Any]) -> ClassDistances:
+    """Read them back."""
+    if values["kind"] == "listed":
+        offsets = unpack_array(values["offsets"])
+        return ListedDistances(unpack_array(values["distances"]), offsets, values["appearances"])
+    return BinnedDistances(unpack_array(values["counts"]), float(values["reach"]), values["appearances"])
+
+
+def pack_answers(answers: Answers) -> dict[str, Any]:
+    """Give answers as JSON values."""
+    packed: dict[str, Any] = {}
+    for each in fields(Answers):
+        value = getattr(answers, each.name)
+        packed[each.name] = pack_array(value) if isinstance(value, np.ndarray) else value
+    return {name: null_for_nan(value) for name, value in packed.items()}
+
+
+def unpack_answers(values: dict[str, Any]) -> Answers:
+    """Read them back."""
+    low, high = values["calibration_range"]
+    plain: dict[str, Any] = {
+        name: unpack_array(value) if isinstance(value, dict) else nan_for_null(value)
+        for name, value in values.items()
+        if name != "calibration_range"
+    }
+    return Answers(calibration_range=(low, high), **plain)

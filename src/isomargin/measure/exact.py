@@ -1,0 +1,356 @@
+"""The exact count: float64 products, every distance compared as it is, in three passes over rows of whole classes.
+
+The first pass answers what concerns one class at a time and finds the narrow bins in which the pooled quantiles lie;
+the second collects the distances in those bins; the third counts at the distances found. Slower than the binned pass
+(a full product in float64, three times), and the largest class's rows must fit into memory. Not for daily use on
+large sets: for small ones, for distances that repeat, and for checking.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from isomargin.errors import InputError
+from isomargin.measure.answers import (
+    Answers,
+    check_range,
+    kept_pairs,
+    listed_auc,
+    listed_eer,
+    needed_pairs,
+    pairs_at_far,
+)
+from isomargin.measure.answers import (
+    crossing as meeting,
+)
+from isomargin.measure.counts import PairCounts, RankCounts
+from isomargin.measure.distances import BinnedDistances, Floats, ListedDistances
+from isomargin.measure.inputs import ClassSortedVectors
+from isomargin.measure.pairs import Progress, number_of_bins, reach_of
+from isomargin.measure.settings import Settings
+
+Result = TypeVar("Result")
+
+QUANTUM = 2.0**-42  # similarities closer than this are equal: float64 rounding moves them by some 1e-15
+GROUP_BYTES = 1 << 27  # distances held by one worker
+LARGEST_CLASS_BYTES = 1 << 32
+LISTED_NEGATIVES = 1 << 19  # up to this many negative pairs all distances are kept, so that later questions stay exact
+FINE = 1 << 19  # pooled bins a unit of distance
+KEPT_DISTANCES = 1 << 25  # up to this many distances are kept from pass to pass instead of computed again
+
+
+class ExactResult(NamedTuple):
+    """Answers that are exact, and counts for later questions."""
+
+    counts: PairCounts
+    ranks: RankCounts
+    answers: Answers
+
+
+@dataclass(frozen=True)
+class ClassResult:
+    """What the first pass finds out about one class."""
+
+    positives: Floats  # ascending
+    negatives: Floats | NDArray[np.uint32]  # ascending if they are kept, else counts in bins
+    far_distance: float
+    auc: float
+    eer: float
+    nearer: NDArray[np.int32]  # (queries,)
+    r_precision: Floats  # (queries,)
+    average_precision: Floats  # (queries,)
+
+
+def fits(data: ClassSortedVectors) -> bool:
+    """Whether the largest class's distances can be held."""
+    return int(data.sizes.max()) * len(data.class_of) * 8 <= LARGEST_CLASS_BYTES
+
+
+def fine_bin(distances: Floats) -> NDArray[np.int64]:
+    """The narrow bin of each distance."""
+    return (distances * FINE).astype(np.int64)
+
+
+def count_exactly(
+    data: ClassSortedVectors, settings: Settings, *, threads: int | None = None, progress: Progress | None = None
+) -> ExactResult:
+    """Answer exactly for these settings. ``data`` must hold float64 vectors."""
+    if not fits(data):
+        raise InputError(
+            f"exact=True needs the distances of a whole class in memory, and the largest, of {data.sizes.max():,} "
+            f"images, has {int(data.sizes.max()) * len(data.class_of):,} of them: leave exact out"
+        )
+    return ExactPass(data, settings, threads, progress).run()
+
+
+class ExactPass:
+    """The three passes, and what they share."""
+
+    def __init__(
+        self, data: ClassSortedVectors, settings: Settings, threads: int | None, progress: Progress | None
+    ) -> None:
+        self.data, self.settings = data, settings
+        self.threads = threads or len(os.sched_getaffinity(0))
+        self.progress = progress or (lambda share: None)
+        self.starts, self.ends = data.starts, data.ends
+        n = len(data.class_of)
+        self.negative_totals = data.sizes * (n - data.sizes)
+        self.pooled_negatives = int(self.negative_totals.sum()) // 2
+        self.keep_negatives = self.pooled_negatives <= LISTED_NEGATIVES
+        self.reach = reach_of(data.vectors)
+        self.edges = np.linspace(0.0, self.reach, number_of_bins(len(data.sizes)) + 1)
+        self.kept: dict[int, Floats] | None = {} if n * n <= KEPT_DISTANCES else None
+        self.done = 0.0
+
+    def groups(self) -> list[slice]:
+        """Consecutive classes, as many as a worker can hold."""
+        most = max(1, GROUP_BYTES // 8 // len(self.data.class_of))
+        groups, first = [], 0
+        while first < len(self.data.sizes):
+            last = int(np.searchsorted(self.ends, self.starts[first] + most, side="right"))
+            groups.append(slice(first, max(last, first + 1)))
+            first = groups[-1].stop
+        return groups
+
+    def distances(self, group: slice) -> Floats:
+        """(rows of these classes, n) distances."""
+        if self.kept is not None and group.start in self.kept:
+            return self.kept[group.start]
+        rows = self.data.vectors[self.starts[group.start] : self.ends[group.stop - 1]]
+        square = rows @ self.data.vectors.T
+        np.round(square / QUANTUM, out=square)
+        square *= -2 * QUANTUM
+        square += 2
+        np.maximum(square, 0, out=square)
+        distances: Floats = np.sqrt(square, out=square)
+        if self.kept is not None:
+            self.kept[group.start] = distances
+        return distances
+
+    def each_group(self, work: Callable[[slice, Floats], Result]) -> Iterator[Result]:
+        """Apply work to each group's distances, on all threads, results in order."""
+        groups = self.groups()
+        share = 1 / 3 / len(groups)
+        with threadpool_limits(1), ThreadPoolExecutor(self.threads) as pool:
+            for result in pool.map(lambda group: work(group, self.distances(group)), groups):
+                self.done += share
+                self.progress(self.done)
+                yield result
+
+    def blocks(self, group: slice, distances: Floats) -> Iterator[tuple[int, Floats]]:
+        """Each class of a group with its rows' distances, (size, n)."""
+        origin = self.starts[group.start]
+        for i in range(group.start, group.stop):
+            yield i, distances[self.starts[i] - origin : self.ends[i] - origin]
+
+    def negatives(self, which: int, block: Floats) -> Floats:
+        """The class's negative pairs' distances, unordered."""
+        return np.concatenate([block[:, : self.starts[which]].ravel(), block[:, self.ends[which] :].ravel()])
+
+    def pooled_negatives_of(self, group: slice, distances: Floats) -> Floats:
+        """Distances of the negative pairs between these classes and later ones, so that each pair comes once."""
+        return np.concatenate([block[:, self.ends[i] :].ravel() for i, block in self.blocks(group, distances)])
+
+    def run(self) -> ExactResult:
+        """All three passes."""
+        sizes, settings = self.data.sizes, self.settings
+        classes, fine_counts = self.first_pass()
+        positives = ListedDistances(
+            np.concatenate([each.positives for each in classes]),
+            np.concatenate([[0], np.cumsum(sizes * (sizes - 1) // 2)]),
+            appearances=1,
+        )
+        ranks = RankCounts.from_queries(
+            self.data.class_of,
+            sizes,
+            settings.k,
+            np.concatenate([each.nearer for each in classes]),
+            np.concatenate([each.r_precision for each in classes]) if settings.map_at_r else None,
+            np.concatenate([each.average_precision for each in classes]) if settings.map_at_r else None,
+        )
+        quantiles = self.find_quantiles(positives, fine_counts)
+        counts = PairCounts(positives, self.keep(classes))
+        return ExactResult(counts, ranks, self.third_pass(classes, positives, quantiles))
+
+    def keep(self, classes: list[ClassResult]) -> ListedDistances | BinnedDistances:
+        """The negatives for later questions."""
+        if self.keep_negatives:
+            offsets = np.concatenate([[0], np.cumsum(self.negative_totals)])
+            return ListedDistances(np.concatenate([each.negatives for each in classes]), offsets, appearances=2)
+        return BinnedDistances(np.stack([each.negatives for each in classes]), self.reach, appearances=2)
+
+    def first_pass(self) -> tuple[list[ClassResult], NDArray[np.int64]]:
+        """Each class's own answers, and (fine bins,) the pooled negatives in narrow bins."""
+
+        def work(group: slice, distances: Floats) -> tuple[list[ClassResult], NDArray[np.int64]]:
+            results = [self.study_class(i, block) for i, block in self.blocks(group, distances)]
+            return results, np.bincount(fine_bin(self.pooled_negatives_of(group, distances)), minlength=2 * FINE + 1)
+
+        classes: list[ClassResult] = []
+        fine_counts = np.zeros(2 * FINE + 1, np.int64)
+        for results, fine in self.each_group(work):
+            classes += results
+            fine_counts += fine
+        return classes, fine_counts
+
+    def study_class(self, which: int, block: Floats) -> ClassResult:
+        """Everything about one class that needs only its own pairs."""
+        size, start = len(block), self.starts[which]
+        positives = np.sort(block[:, start : start + size][np.triu_indices(size, 1)])
+        negatives = np.sort(self.negatives(which, block))
+        needed = int(needed_pairs(self.settings.target_far, np.array(len(negatives))))
+        some = len(positives) > 0
+        return ClassResult(
+            positives,
+            negatives if self.keep_negatives else self.count_in_bins(negatives),
+            float(negatives[needed - 1]),
+            listed_auc(positives, negatives) if some else np.nan,
+            listed_eer(positives, negatives)[0] if some else np.nan,
+            *self.rank_queries(which, block),
+        )
+
+    def count_in_bins(self, ascending: Floats) -> NDArray[np.uint32]:
+        """(bins,) how many fall in each bin."""
+        below = np.searchsorted(ascending, self.edges, side="left")
+        below[-1] = len(ascending)
+        return np.diff(below).astype(np.uint32)
+
+    def rank_queries(self, which: int, block: Floats) -> tuple[NDArray[np.int32], Floats, Floats]:
+        """For each image of the class: negatives nearer than its nearest positive, R-precision, average precision."""
+        size, start, end = len(block), self.starts[which], self.ends[which]
+        nearer, r_precision, average_precision = np.zeros(size, np.int32), np.zeros(size), np.zeros(size)
+        if size == 1:
+            return nearer, r_precision, average_precision
+        for i, row in enumerate(block):
+            positives = np.sort(np.delete(row[start:end], i))
+            negatives = np.concatenate([row[:start], row[end:]])
+            # Only negatives nearer than the last positive can come before one.
+            negatives = np.sort(negatives[negatives < positives[-1]])
+            passed = np.searchsorted(negatives, positives, side="left")
+            ranks = np.arange(1, size) + passed
+            found = ranks <= size - 1
+            nearer[i] = passed[0]
+            r_precision[i] = found.mean()
+            average_precision[i] = (np.arange(1, size) / ranks)[found].sum() / (size - 1)
+        return nearer, r_precision, average_precision
+
+    def find_quantiles(self, positives: ListedDistances, fine_counts: NDArray[np.int64]) -> "Quantiles":
+        """Second pass: collect the distances in the bins that hold the pooled quantiles, and take them exactly."""
+        settings, total = self.settings, self.pooled_negatives
+        below = np.concatenate([[0], np.cumsum(fine_counts)])
+        wanted = [pairs_at_far(settings.target_far, total, "target_far")]
+        if settings.distances is None:
+            wanted.append(pairs_at_far(settings.far[1], total, "far"))
+            if settings.frr is None:
+                wanted.append(pairs_at_far(settings.far[0], total, "far"))
+        bins = [int(np.searchsorted(below, count, side="left")) - 1 for count in wanted]
+        # FAR - FRR rises: the equal error rate is at a distance in the bin where it stops being negative, or at the
+        # last one before it.
+        kept = np.searchsorted(positives.pooled, np.arange(1, len(below)) / FINE, side="left")
+        frr = 1 - kept / positives.pooled_total
+        crossing = int(np.argmax(below[1:] / total >= frr))
+        earlier = np.flatnonzero(fine_counts[:crossing])[-1:]
+        near_crossing = np.array([crossing, *earlier])
+        inside, auc = self.second_pass(positives, np.unique([*bins, *near_crossing]))
+        at = [
+            float(inside[np.searchsorted(inside, b / FINE) + count - below[b] - 1])
+            for b, count in zip(bins, wanted, strict=True)
+        ]
+        low, high = self.range_from(at, positives)
+        eer = self.eer_around(crossing, inside, positives, below)
+        return Quantiles(at[0], low, high, eer, auc)
+
+    def range_from(self, at: list[float], positives: ListedDistances) -> tuple[float, float]:
+        """The calibration range, given the pooled distances at the rates asked for."""
+        settings = self.settings
+        if settings.distances is not None:
+            return settings.distances
+        if settings.frr is None:
+            return check_range(at[2], at[1], settings)
+        kept = int(kept_pairs(settings.frr, np.array(positives.pooled_total)))
+        return check_range(positives.pooled_distance_at(kept), at[1], settings)
+
+    def second_pass(self, positives: ListedDistances, bins: NDArray[np.int64]) -> tuple[Floats, float]:
+        """Pooled negatives' distances in these narrow bins, ascending; and the pooled AUC."""
+        wanted = np.zeros(2 * FINE + 1, bool)
+        wanted[bins] = True
+        pooled_positives = positives.pooled
+
+        def work(group: slice, distances: Floats) -> tuple[Floats, int]:
+            once = np.sort(self.pooled_negatives_of(group, distances))
+            nearer = np.searchsorted(once, pooled_positives, side="left").sum()
+            as_near = np.searchsorted(once, pooled_positives, side="right").sum()
+            return once[wanted[fine_bin(once)]], int(nearer + as_near)
+
+        collected, twice_nearer = [], 0
+        for inside, twice in self.each_group(work):
+            collected.append(inside)
+            twice_nearer += twice
+        auc = 1 - twice_nearer / 2 / positives.pooled_total / self.pooled_negatives
+        return np.sort(np.concatenate(collected)), auc
+
+    def eer_around(
+        self, crossing: int, inside: Floats, positives: ListedDistances, below: NDArray[np.int64]
+    ) -> tuple[float, float]:
+        """Equal error rate and its threshold, from the distances around the crossing."""
+        pooled = positives.pooled
+        edges = np.array([crossing, crossing + 1]) / FINE
+        first, last = np.searchsorted(pooled, edges, side="left")
+        a, b = np.searchsorted(inside, edges, side="left")
+        previous = max([-np.inf, *pooled[max(first - 1, 0) : first], *inside[max(a - 1, 0) : a]])
+        thresholds = np.unique(np.concatenate([[previous], pooled[first:last], inside[a:b]]))
+        far = (below[crossing] + np.searchsorted(inside[a:b], thresholds, side="right")) / self.pooled_negatives
+        frr = 1 - np.searchsorted(pooled, thresholds, side="right") / len(pooled)
+        eer, at = meeting(far, frr)
+        return eer, float(thresholds[at])
+
+    def third_pass(self, classes: list[ClassResult], positives: ListedDistances, quantiles: "Quantiles") -> Answers:
+        """Count each class's negatives at the grid's distances and at the target's."""
+        grid = np.linspace(quantiles.low, quantiles.high, self.settings.grid)
+        at = np.append(grid, quantiles.target)
+        order = np.argsort(at)
+
+        def work(group: slice, distances: Floats) -> Floats:
+            within = np.empty((group.stop - group.start, len(at)))
+            for i, block in self.blocks(group, distances):
+                cells = np.searchsorted(at[order], self.negatives(i, block), side="left")
+                counts = np.bincount(cells, minlength=len(at) + 1)[: len(at)]
+                within[i - group.start, order] = np.cumsum(counts)
+            return within
+
+        negatives_within = np.concatenate(list(self.each_group(work)))
+        return Answers(
+            calibration_range=(quantiles.low, quantiles.high),
+            distances=grid,
+            positives_within=positives.within(grid),
+            negatives_within=negatives_within[:, :-1],
+            pooled_positives_within=positives.pooled_within(grid),
+            pooled_negatives_within=negatives_within[:, :-1].sum(axis=0) / 2,
+            target_distance=quantiles.target,
+            target_positives_within=positives.within(np.array([quantiles.target]))[:, 0],
+            target_negatives_within=negatives_within[:, -1],
+            class_far_distance=np.array([each.far_distance for each in classes]),
+            class_frr_distance=positives.class_distance_at(kept_pairs(self.settings.target_frr, positives.totals)),
+            eer=quantiles.eer[0],
+            eer_distance=quantiles.eer[1],
+            class_eer=np.array([each.eer for each in classes]),
+            auc=quantiles.auc,
+            class_auc=np.array([each.auc for each in classes]),
+        )
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """Pooled answers of the second pass."""
+
+    target: float
+    low: float
+    high: float
+    eer: tuple[float, float]
+    auc: float

@@ -1,0 +1,258 @@
+"""The compiled kernels of the pass over all pairs, and nothing else: what is done with one tile of similarities.
+
+Rows are sorted by class. Index arithmetic is unsigned and inner loops run over slices, because signed indices
+(which numba lets wrap around) and offset indices keep the compiler from vectorising: worth a factor of three.
+No kernel takes a lock: two tiles that share a block of rows must not be counted at the same time.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+# NaN and infinity are refused before the pass, so the compiler may assume that there are none.
+FAST = {"nnan", "ninf", "nsz", "contract", "arcp"}
+
+
+class Rows(NamedTuple):
+    """The rows, sorted by class."""
+
+    class_of: NDArray[np.int64]  # (n,)
+    class_start: NDArray[np.int64]  # (classes,)
+    class_end: NDArray[np.int64]  # (classes,)
+
+
+class Bins(NamedTuple):
+    """Counters of pairs, one row of bins for each class in each block of rows, so that a block owns its counters."""
+
+    counters: NDArray[np.uint32]  # (counter rows * bins,)
+    base: NDArray[np.uint64]  # (n,) where each row's counters start
+    per_distance: np.float32  # bins a unit of distance
+    last: np.float32  # the last bin's index
+
+
+class Ranks(NamedTuple):
+    """For each query what decides its rank: its positives' similarities and how many negatives lie nearer.
+
+    ``similarity[offset[i]:offset[i + 1]]`` are query i's positives, nearest first; ``between[...]`` counts the
+    negatives nearer than that positive but not nearer than the one before. Positives that can no longer be among
+    the R nearest are dropped from the end (``alive`` counts the others), and with them the ``floor`` rises under
+    which a negative changes nothing: after a few tiles hardly any negative does.
+    """
+
+    best: NDArray[np.float32]  # (n,) similarity of the nearest positive
+    nearer: NDArray[np.int32]  # (n,) negatives nearer than that
+    offset: NDArray[np.int64]  # (n + 1,); equal offsets where a query's positives are not kept
+    similarity: NDArray[np.float32]  # (slots,)
+    between: NDArray[np.int32]  # (slots,)
+    alive: NDArray[np.int32]  # (n,)
+    total: NDArray[np.int32]  # (n,) negatives nearer than the last positive alive
+    floor: NDArray[np.float32]  # (n,)
+
+
+@njit(nogil=True, cache=True)
+def read_positives(  # noqa: D103
+    similarity: NDArray[np.float32],  # (rows, columns) of the tile
+    first_row: int,
+    first_column: int,
+    rows: Rows,
+    ranks: Ranks,
+    listed: NDArray[np.float32],  # (positive pairs,) or empty: then they are counted in bins
+    list_offset: NDArray[np.int64],  # (classes + 1,)
+    bins: Bins,
+) -> None:
+    for i in range(similarity.shape[0]):
+        row = first_row + i
+        of = rows.class_of[row]
+        start = rows.class_start[of]
+        size = rows.class_end[of] - start
+        local = row - start
+        slots = ranks.offset[row + 1] > ranks.offset[row]
+        first = max(row + 1, first_column)
+        for column in range(first, min(rows.class_end[of], first_column + similarity.shape[1])):
+            value = similarity[i, column - first_column]
+            other = column - start
+            ranks.best[row] = max(ranks.best[row], value)
+            ranks.best[column] = max(ranks.best[column], value)
+            if slots:
+                ranks.similarity[ranks.offset[row] + other - 1] = value
+                ranks.similarity[ranks.offset[column] + local] = value
+            if listed.size > 0:
+                pair = local * (2 * size - local - 1) // 2 + other - local - 1
+                listed[list_offset[of] + pair] = value
+            else:
+                distance = np.sqrt(max(np.float32(2) - np.float32(2) * value, np.float32(0)))
+                bins.counters[bins.base[row] + np.uint64(min(distance * bins.per_distance, bins.last))] += np.uint32(1)
+
+
+@njit(nogil=True, cache=True)
+def arrange_positives(ranks: Ranks, tolerance: float) -> None:  # noqa: D103
+    for i in range(ranks.best.size):
+        ranks.best[i] += np.float32(tolerance)
+        first, end = ranks.offset[i], ranks.offset[i + 1]
+        if end > first:
+            ranks.similarity[first:end] = np.sort(ranks.similarity[first:end])[::-1] + np.float32(tolerance)
+            ranks.alive[i] = end - first
+            ranks.floor[i] = ranks.similarity[end - 1]
+
+
+@njit(nogil=True, cache=True)
+def meet_negative(i: int, value: float, ranks: Ranks) -> None:  # noqa: D103
+    first = ranks.offset[i]
+    possible = ranks.offset[i + 1] - first  # R
+    alive = ranks.alive[i]
+    slot = alive - 1
+    while slot > 0 and value > ranks.similarity[first + slot - 1]:
+        slot -= 1
+    ranks.between[first + slot] += 1
+    total = ranks.total[i] + 1
+    while alive > 0 and total + alive > possible:
+        total -= ranks.between[first + alive - 1]
+        alive -= 1
+    ranks.alive[i] = alive
+    ranks.total[i] = total
+    ranks.floor[i] = ranks.similarity[first + alive - 1] if alive > 0 else np.float32(4)
+
+
+@njit(nogil=True, fastmath=FAST, cache=True)
+def bin_row(similarity: NDArray[np.float32], bins: Bins, index: NDArray[np.uint32]) -> None:  # noqa: D103
+    for j in range(similarity.size):
+        distance = np.sqrt(max(np.float32(2) - np.float32(2) * similarity[j], np.float32(0)))
+        index[j] = np.uint32(np.int32(min(distance * bins.per_distance, bins.last)))
+
+
+@njit(nogil=True, cache=True)
+def count_row(  # noqa: D103
+    index: NDArray[np.uint32], base: np.uint64, column_base: NDArray[np.uint64], counters: NDArray[np.uint32]
+) -> None:
+    for j in range(index.size):
+        which = np.uint64(index[j])
+        counters[base + which] += np.uint32(1)
+        counters[column_base[j] + which] += np.uint32(1)
+
+
+@njit(nogil=True, fastmath=FAST, cache=True)
+def count_nearer(  # noqa: D103
+    similarity: NDArray[np.float32],
+    best: float,
+    column_best: NDArray[np.float32],
+    column_nearer: NDArray[np.int32],
+) -> int:
+    nearer = np.int32(0)  # 32 bits, so that it is summed in as many lanes as there are similarities
+    for j in range(similarity.size):
+        nearer += np.int32(similarity[j] > best)
+    for j in range(similarity.size):
+        column_nearer[j] += np.int32(similarity[j] > column_best[j])
+    return int(nearer)
+
+
+@njit(nogil=True, fastmath=FAST, cache=True)
+def any_above(similarity: NDArray[np.float32], floor: float, column_floor: NDArray[np.float32]) -> bool:  # noqa: D103
+    above = np.int32(0)
+    for j in range(similarity.size):
+        above += np.int32(similarity[j] > min(floor, column_floor[j]))
+    return bool(above > 0)
+
+
+@njit(nogil=True, cache=True)
+def count_negatives(  # noqa: D103
+    similarity: NDArray[np.float32],  # (rows, columns) of the tile
+    first_row: int,
+    first_column: int,
+    rows: Rows,
+    bins: Bins,
+    ranks: Ranks,
+    index: NDArray[np.uint32],  # (columns,) scratch
+) -> None:
+    width = similarity.shape[1]
+    for i in range(similarity.shape[0]):
+        row = first_row + i
+        of = rows.class_of[row]
+        # Columns up to the row itself are another tile's or this one's lower half; its class's are positives.
+        after_self = max(row + 1 - first_column, 0)
+        same_start = min(max(rows.class_start[of] - first_column, after_self), width)
+        same_end = min(max(rows.class_end[of] - first_column, after_self), width)
+        for part in range(2):
+            a = min(after_self, width) if part == 0 else same_end
+            b = same_start if part == 0 else width
+            if a >= b:
+                continue
+            values = similarity[i, a:b]
+            first, end = first_column + a, first_column + b
+            bin_row(values, bins, index[: b - a])
+            count_row(index[: b - a], bins.base[row], bins.base[first:end], bins.counters)
+            ranks.nearer[row] += count_nearer(values, ranks.best[row], ranks.best[first:end], ranks.nearer[first:end])
+            for chunk in range(0, b - a, 64):
+                stop = min(chunk + 64, b - a)
+                if any_above(values[chunk:stop], ranks.floor[row], ranks.floor[first + chunk : first + stop]):
+                    for j in range(chunk, stop):
+                        if values[j] > ranks.floor[row]:
+                            meet_negative(row, values[j], ranks)
+                        if values[j] > ranks.floor[first + j]:
+                            meet_negative(first + j, values[j], ranks)
+
+
+@njit(nogil=True, cache=True)
+def score_ranks(  # noqa: D103
+    ranks: Ranks, r_precision: NDArray[np.float64], average_precision: NDArray[np.float64]
+) -> None:
+    for i in range(ranks.best.size):
+        first, end = ranks.offset[i], ranks.offset[i + 1]
+        if end == first:
+            continue
+        nearer = 0
+        precision = 0.0
+        for m in range(ranks.alive[i]):
+            nearer += ranks.between[first + m]
+            precision += (m + 1) / (m + 1 + nearer)
+        r_precision[i] = ranks.alive[i] / (end - first)
+        average_precision[i] = precision / (end - first)
+
+
+@njit(nogil=True, fastmath=FAST, cache=True)
+def rank_strip(  # noqa: D103
+    similarity: NDArray[np.float32],  # (queries, n): whole rows
+    first_row: int,
+    rows: Rows,
+    positives: NDArray[np.int32],  # (fine bins,) scratch
+    negatives: NDArray[np.int32],  # (fine bins,) scratch
+    r_precision: NDArray[np.float64],
+    average_precision: NDArray[np.float64],
+) -> None:
+    fine = positives.size
+    n = similarity.shape[1]
+    for i in range(similarity.shape[0]):
+        row = first_row + i
+        values = similarity[i]
+        start, end = rows.class_start[rows.class_of[row]], rows.class_end[rows.class_of[row]]
+        values[row] = values[start] if row > start else values[start + 1]
+        low, high = values[0], values[0]
+        for j in range(n):
+            low = min(low, values[j])
+            high = max(high, values[j])
+        per_unit = np.float32(fine - 1) / max(high - low, np.float32(1e-12))
+        positives[:] = 0
+        negatives[:] = 0
+        for j in range(start, end):
+            positives[np.uint64((high - values[j]) * per_unit)] += 1
+        positives[np.uint64((high - values[row]) * per_unit)] -= 1  # the query itself
+        for j in range(start):
+            negatives[np.uint64((high - values[j]) * per_unit)] += 1
+        for j in range(end, n):
+            negatives[np.uint64((high - values[j]) * per_unit)] += 1
+        possible = end - start - 1
+        found, passed, hits, precision = 0, 0, 0, 0.0
+        for b in range(fine):
+            for m in range(positives[b]):
+                # Within one bin the order is unknown: the negatives are taken to lie evenly between the positives.
+                rank = found + m + 1 + passed + negatives[b] * (m + 0.5) / positives[b]
+                if rank <= possible + 0.5:
+                    hits += 1
+                    precision += (found + m + 1) / rank
+            found += positives[b]
+            passed += negatives[b]
+            if found + passed >= possible:
+                break
+        r_precision[row] = hits / possible
+        average_precision[row] = precision / possible

@@ -1,0 +1,282 @@
+"""The one pass over all pairs: a tiled matrix product over the upper triangle, counting behind each tile.
+
+Workers take tiles in the order of a round-robin tournament, so that tiles at work at the same time rarely share a
+block of rows; a block is locked while it is counted, and owns its counters, so no counter is held twice. Positives
+come first, from the few tiles that hold them, because they decide which negatives matter for the ranks.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from itertools import pairwise
+from threading import Lock, local
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from isomargin.measure import kernels
+from isomargin.measure.counts import PairCounts, RankCounts
+from isomargin.measure.distances import BinnedDistances, ListedDistances
+from isomargin.measure.inputs import ClassSortedVectors
+
+Progress = Callable[[float], None]
+Tile = tuple[int, int]
+
+TILE_ROWS = 512  # 512 x 512 similarities are 1 MB: still in the core's cache when they are counted
+COUNTER_CELLS = 1 << 26  # classes x bins: 268 MB of counters
+MOST_BINS = 1 << 16
+LISTED_POSITIVES = 1 << 25  # more positive pairs than this are counted in bins instead of listed
+RANKED_CLASS = 512  # larger classes' R-precision comes from a pass of its own, to keep memory in proportion to n
+FINE_BINS = 4096  # of one query's similarities in that pass
+TIE = 2.0**-22  # similarities closer than rounding in float32 may have moved them are ties
+
+
+class PassResult(NamedTuple):
+    """What the pass over all pairs gives."""
+
+    counts: PairCounts
+    ranks: RankCounts
+
+
+def count_pairs(
+    data: ClassSortedVectors,
+    *,
+    k: tuple[int, ...],
+    map_at_r: bool = True,
+    threads: int | None = None,
+    tile_rows: int = TILE_ROWS,
+    progress: Progress | None = None,
+) -> PassResult:
+    """Count all pairs of unit vectors by class and distance, and rank every query's positives.
+
+    Time: one float32 product over the upper triangle and about a fifth more. Memory above the vectors: the counters
+    (268 MB, twice if a class is cut by a block's end), and at most 4 KB a row for the ranks.
+    """
+    with Pass(data, map_at_r, threads, tile_rows, progress) as the_pass:
+        the_pass.read_positives()
+        the_pass.count_negatives()
+        return PassResult(the_pass.pair_counts(), the_pass.rank_counts(k))
+
+
+def reach_of(vectors: NDArray[Any]) -> float:
+    """Bound every distance: twice the largest distance from the mean, rounded up, at most 2.
+
+    Bins up to there instead of up to 2 keep their resolution for embeddings that fill a small part of the sphere.
+    """
+    mean = vectors.mean(axis=0, dtype=np.float64)
+    step = max(1, (1 << 22) // vectors.shape[1])
+    chunks = (vectors[first : first + step] for first in range(0, len(vectors), step))
+    farthest = max(float(np.square(chunk - mean).sum(axis=1).max()) for chunk in chunks)
+    return float(min(2.0, np.ceil(2 * np.sqrt(farthest) * 256 + 0.01) / 256))
+
+
+def number_of_bins(classes: int) -> int:
+    """As many bins as the counters' memory allows, at most 65,536."""
+    return int(min(MOST_BINS, max(64, COUNTER_CELLS // classes)))
+
+
+def tournament(teams: int) -> Iterable[Tile]:
+    """Every pair of teams once, a team with itself too, in rounds in which nobody plays twice."""
+    yield from ((team, team) for team in range(teams))
+    circle = list(range(teams + teams % 2))
+    for _ in range(len(circle) - 1):
+        for one, other in zip(circle[: len(circle) // 2], reversed(circle), strict=False):
+            if max(one, other) < teams:
+                yield min(one, other), max(one, other)
+        circle = [circle[0], circle[-1], *circle[1:-1]]
+
+
+def list_by_class(similarity: NDArray[np.float32], sizes: NDArray[np.int64]) -> ListedDistances:
+    """Positive pairs' similarities, in the order of their classes, as distances sorted within each."""
+    distances = np.sqrt(np.maximum(2 - 2 * similarity, 0, dtype=np.float32))
+    offsets = np.concatenate([[0], np.cumsum(sizes * (sizes - 1) // 2)])
+    for first, end in pairwise(offsets):
+        distances[first:end].sort()
+    return ListedDistances(distances, offsets, appearances=1)
+
+
+class Pass:
+    """The state of one pass: blocks of rows, counters, ranks, worker threads."""
+
+    def __init__(
+        self,
+        data: ClassSortedVectors,
+        map_at_r: bool,
+        threads: int | None,
+        tile_rows: int,
+        progress: Progress | None,
+    ) -> None:
+        self.data = data
+        self.map_at_r = map_at_r
+        self.threads = threads or len(os.sched_getaffinity(0))
+        self.tile_rows = tile_rows
+        self.progress = progress or (lambda share: None)
+        self.rows = kernels.Rows(data.class_of, data.starts, data.ends)
+        self.blocks = self.cut_blocks()
+        self.locks = [Lock() for _ in self.blocks]
+        self.scratch = local()
+        self.reach = reach_of(data.vectors)
+        self.bins = number_of_bins(len(data.sizes))
+        self.counter_class, base = self.assign_counters()
+        self.negatives = self.new_bins(base)
+        sizes = data.sizes
+        self.pairs_of_class = sizes * (sizes - 1) // 2
+        list_them = self.pairs_of_class.sum() <= LISTED_POSITIVES
+        self.listed = np.empty(self.pairs_of_class.sum() if list_them else 0, np.float32)
+        self.positives = self.negatives if list_them else self.new_bins(base)
+        self.ranks = self.new_ranks()
+
+    def __enter__(self) -> "Pass":
+        self.limit = threadpool_limits(1)  # each worker takes its own product: more threads would get in the way
+        self.pool = ThreadPoolExecutor(self.threads)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.pool.shutdown(cancel_futures=True)
+        self.limit.restore_original_limits()
+
+    def cut_blocks(self) -> list[tuple[int, int]]:
+        """Cut the rows into blocks of at most tile_rows, between classes where that keeps a block half full."""
+        ends, n = self.data.ends, len(self.data.class_of)
+        blocks, first = [], 0
+        while first < n:
+            full = min(first + self.tile_rows, n)
+            boundary = int(ends[np.searchsorted(ends, full, side="right") - 1]) if full >= ends[0] else 0
+            last = boundary if boundary >= first + self.tile_rows // 2 else full
+            blocks.append((first, last))
+            first = last
+        return blocks
+
+    def assign_counters(self) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+        """Give each class in each block a row of counters: (counter rows,) its class, (n,) where a row's start."""
+        class_of = self.data.class_of
+        new = np.ones(len(class_of), bool)
+        new[1:] = class_of[1:] != class_of[:-1]
+        new[[first for first, _ in self.blocks]] = True
+        return class_of[new], ((np.cumsum(new) - 1) * self.bins).astype(np.uint64)
+
+    def new_bins(self, base: NDArray[np.uint64]) -> kernels.Bins:
+        """Counters at zero."""
+        counters = np.zeros(len(self.counter_class) * self.bins, np.uint32)
+        return kernels.Bins(counters, base, np.float32(self.bins / self.reach), np.float32(self.bins - 1))
+
+    def new_ranks(self) -> kernels.Ranks:
+        """Ranks before any pair is seen, with room for the positives of classes that are not too large."""
+        n, size = len(self.data.class_of), self.data.sizes[self.data.class_of]
+        kept = (size <= RANKED_CLASS) & self.map_at_r
+        offset = np.concatenate([[0], np.cumsum(np.where(kept, size - 1, 0))])
+        return kernels.Ranks(
+            best=np.full(n, -2, np.float32),
+            nearer=np.zeros(n, np.int32),
+            offset=offset,
+            similarity=np.empty(offset[-1], np.float32),
+            between=np.zeros(offset[-1], np.int32),
+            alive=np.zeros(n, np.int32),
+            total=np.zeros(n, np.int32),
+            floor=np.full(n, 4, np.float32),
+        )
+
+    def similarities(self, rows: tuple[int, int], columns: tuple[int, int]) -> NDArray[np.float32]:
+        """(rows, columns) product into this worker's buffer."""
+        shape = (rows[1] - rows[0], columns[1] - columns[0])
+        size = shape[0] * shape[1]
+        if getattr(self.scratch, "product", np.empty(0)).size < size:
+            self.scratch.product = np.empty(size, np.float32)
+            self.scratch.index = np.empty(max(shape[1], self.tile_rows), np.uint32)
+        out: NDArray[np.float32] = self.scratch.product[:size].reshape(shape)
+        return np.matmul(self.data.vectors[slice(*rows)], self.data.vectors[slice(*columns)].T, out=out)
+
+    def run(self, work: Callable[[Any], None], tasks: list[Any]) -> None:
+        """Do the tasks on all threads; the first error stops the pass."""
+        for done, _ in enumerate(self.pool.map(work, tasks), start=1):
+            self.progress(done / len(tasks))
+
+    def run_tiles(self, work: Callable[[NDArray[np.float32], int, int], None], tiles: list[Tile]) -> None:
+        """Take each tile's product and do the work on it, while nobody else works on its blocks."""
+
+        def locked(tile: Tile) -> None:
+            one, other = tile
+            product = self.similarities(self.blocks[one], self.blocks[other])
+            with self.locks[one], nullcontext() if one == other else self.locks[other]:
+                work(product, self.blocks[one][0], self.blocks[other][0])
+
+        self.run(locked, tiles)
+
+    def one_class(self, tile: Tile) -> bool:
+        """Whether all of a tile's pairs are positives."""
+        return bool(self.data.class_of[self.blocks[tile[0]][0]] == self.data.class_of[self.blocks[tile[1]][1] - 1])
+
+    def holds_positives(self, tile: Tile) -> bool:
+        """Whether any of a tile's pairs is positive."""
+        return bool(self.data.class_of[self.blocks[tile[0]][1] - 1] == self.data.class_of[self.blocks[tile[1]][0]])
+
+    def read_positives(self) -> None:
+        """List or bin the distances inside classes, and find each query's positives."""
+        list_offset = np.concatenate([[0], np.cumsum(self.pairs_of_class)])
+
+        def work(product: NDArray[np.float32], first_row: int, first_column: int) -> None:
+            kernels.read_positives(
+                product, first_row, first_column, self.rows, self.ranks, self.listed, list_offset, self.positives
+            )
+
+        tiles = tournament(len(self.blocks))
+        self.run_tiles(work, [tile for tile in tiles if tile[0] == tile[1] or self.holds_positives(tile)])
+        kernels.arrange_positives(self.ranks, TIE)
+
+    def count_negatives(self) -> None:
+        """Count the pairs between classes, and the negatives that come between a query and its positives."""
+
+        def work(product: NDArray[np.float32], first_row: int, first_column: int) -> None:
+            kernels.count_negatives(
+                product, first_row, first_column, self.rows, self.negatives, self.ranks, self.scratch.index
+            )
+
+        self.run_tiles(work, [tile for tile in tournament(len(self.blocks)) if not self.one_class(tile)])
+
+    def sum_counters(self, bins: kernels.Bins) -> NDArray[Any]:
+        """(classes, bins) counts of each class over its blocks; uint32 where that holds them."""
+        counters = bins.counters.reshape(-1, self.bins)
+        if len(counters) == len(self.data.sizes):
+            return counters
+        first = np.flatnonzero(np.diff(self.counter_class, prepend=-1))
+        largest = int(self.data.sizes.max()) * len(self.data.class_of)
+        return np.add.reduceat(counters, first, axis=0, dtype=np.uint32 if largest < 2**32 else np.int64)
+
+    def pair_counts(self) -> PairCounts:
+        """Sum the counters, sort the lists."""
+        negatives = BinnedDistances(self.sum_counters(self.negatives), self.reach, appearances=2)
+        if not self.listed.size:
+            return PairCounts(BinnedDistances(self.sum_counters(self.positives), self.reach, appearances=1), negatives)
+        return PairCounts(list_by_class(self.listed, self.data.sizes), negatives)
+
+    def rank_counts(self, k: tuple[int, ...]) -> RankCounts:
+        """Score every query's ranks, those of large classes with a pass of their own."""
+        class_of, sizes = self.data.class_of, self.data.sizes
+        if not self.map_at_r:
+            return RankCounts.from_queries(class_of, sizes, k, self.ranks.nearer, None, None)
+        r_precision, average_precision = np.zeros(len(class_of)), np.zeros(len(class_of))
+        kernels.score_ranks(self.ranks, r_precision, average_precision)
+        self.rank_large_classes(r_precision, average_precision)
+        return RankCounts.from_queries(class_of, sizes, k, self.ranks.nearer, r_precision, average_precision)
+
+    def rank_large_classes(self, r_precision: NDArray[np.float64], average_precision: NDArray[np.float64]) -> None:
+        """Rank the queries of classes too large to keep each query's positives, a strip of whole rows at a time."""
+        n = len(self.data.class_of)
+        height = max(1, min(self.tile_rows, (1 << 22) // n))
+        strips = [
+            (first, min(first + height, int(end)))
+            for start, end in zip(self.rows.class_start, self.rows.class_end, strict=True)
+            if end - start > RANKED_CLASS
+            for first in range(start, end, height)
+        ]
+
+        def work(strip: tuple[int, int]) -> None:
+            product = self.similarities(strip, (0, n))
+            scratch = np.empty((2, FINE_BINS), np.int32)
+            kernels.rank_strip(product, strip[0], self.rows, scratch[0], scratch[1], r_precision, average_precision)
+
+        if strips:
+            self.run(work, strips)

@@ -1,0 +1,114 @@
+"""Every choice an evaluation depends on, checked once, kept with its result."""
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+from isomargin.errors import InputError
+
+Utility = Literal["specificity_sensitivity", "precision_recall"]
+MeanCurve = Literal["classes", "pooled"]
+EpsilonForm = Literal["f_score", "printed"]
+Pairs = Literal["all", "sampled"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The choices of an evaluation, with the paper's defaults.
+
+    >>> Settings(far=(1e-3, 1e-2)).far
+    (0.001, 0.01)
+    >>> Settings(epsilon=2)
+    Traceback (most recent call last):
+    isomargin.errors.InputError: epsilon is 2: a share of the classes is needed, above 0 and at most 1
+    """
+
+    far: tuple[float, float] = (1e-2, 1e-1)
+    """Pooled false accept rates at the ends of the calibration range."""
+    frr: float | None = None
+    """If given, the calibration range starts where the pooled false reject rate has come down to this."""
+    distances: tuple[float, float] | None = None
+    """If given, the calibration range itself, in place of far and frr."""
+    grid: int = 101
+    """Distances in the calibration range at which curves are evaluated, evenly spaced, ends included."""
+    epsilon: float = 0.1
+    """Share of the classes in the best and in the worst group of epsilon-OPIS."""
+    c: float = 1.0
+    """Weight of sensitivity (or recall) in the utility."""
+    utility: Utility = "specificity_sensitivity"
+    """The pair of rates that the utility combines."""
+    mean_curve: MeanCurve = "classes"
+    """What OPIS measures deviations from: the mean of the classes' curves, or the curve of all pairs pooled."""
+    epsilon_form: EpsilonForm = "f_score"
+    """Utility of the groups in epsilon-OPIS: the F-score, or as the paper prints it, without the factor 1 + c^2."""
+    target_far: float = 1e-2
+    """False accept rate whose pooled threshold is held against each class's own."""
+    target_frr: float = 5e-2
+    """False reject rate for the same comparison."""
+    k: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
+    """Numbers of neighbours for recall@k."""
+    map_at_r: bool = True
+    """Whether R-precision and MAP@R are wanted."""
+    pairs: Pairs = "all"
+    """All pairs, or the paper's protocol for large sets: all positives, random negatives for each class."""
+    negatives_per_positive: int = 10
+    """Sampled protocol: negative pairs of a class for each of its positive pairs."""
+    seed: int = 0
+    """Sampled protocol: seed of the draw."""
+    exact: bool = False
+    """Whether float64 products and exact quantiles were asked for."""
+    device: str | None = None
+    """Device of the pass in torch operations; None for the compiled kernels on the CPU."""
+
+    def __post_init__(self) -> None:
+        def need(holds: bool, name: str, what: str) -> None:
+            if not holds:
+                raise InputError(f"{name} is {getattr(self, name)!r}: {what}")
+
+        rates = "two rates are needed, 0 < lower < upper < 1"
+        need(is_pair(self.far) and 0 < self.far[0] < self.far[1] < 1, "far", rates)
+        need(self.frr is None or 0 < self.frr < 1, "frr", "a rate above 0 and below 1 is needed")
+        span = self.distances
+        ordered = span is None or (is_pair(span) and 0 <= span[0] < span[1] <= 2)
+        need(ordered, "distances", "two distances are needed, 0 <= lower < upper <= 2")
+        need(self.grid >= 10, "grid", "at least 10 distances are needed to follow the curves")
+        need(0 < self.epsilon <= 1, "epsilon", "a share of the classes is needed, above 0 and at most 1")
+        need(self.c > 0, "c", "a positive weight is needed")
+        for name, kind in (
+            ("utility", Utility),
+            ("mean_curve", MeanCurve),
+            ("epsilon_form", EpsilonForm),
+            ("pairs", Pairs),
+        ):
+            need(getattr(self, name) in get_args(kind), name, "choose from " + ", ".join(get_args(kind)))
+        for name in ("target_far", "target_frr"):
+            need(0 < getattr(self, name) < 1, name, "a rate above 0 and below 1 is needed")
+        need(all(isinstance(each, int) and each >= 1 for each in self.k), "k", "whole numbers of at least 1 are needed")
+        need(self.negatives_per_positive >= 1, "negatives_per_positive", "at least 1 is needed")
+
+    @classmethod
+    def from_values(cls, **values: Any) -> "Settings":
+        """Make settings from numbers, lists or tuples, as a caller or a JSON file has them."""
+        if unknown := set(values) - {each.name for each in fields(cls)}:
+            raise InputError(
+                f"{', '.join(sorted(unknown))} is no setting of an evaluation: "
+                f"there are {', '.join(each.name for each in fields(cls))}"
+            )
+        for name, kind in (("far", float), ("distances", float), ("k", int)):
+            if values.get(name) is not None:
+                values[name] = as_tuple(name, values[name], kind)
+        return cls(**values)
+
+
+def is_pair(value: Any) -> bool:
+    """Whether this is a tuple of two."""
+    return isinstance(value, tuple) and len(value) == 2
+
+
+def as_tuple(name: str, value: Any, kind: type) -> tuple[Any, ...]:
+    """Make a tuple of numbers from a list, an array or a tuple of them."""
+    try:
+        if kind is int and any(int(each) != each for each in value):
+            raise ValueError
+        return tuple(sorted({int(each) for each in value}) if name == "k" else (kind(each) for each in value))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} is {value!r}: a list of numbers is needed") from error

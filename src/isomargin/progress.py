@@ -1,0 +1,38 @@
+"""A progress bar for people: on a terminal, after two seconds, and not otherwise."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+DELAY = 2.0
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Callable[[float], None] | None]:
+    """Give a function that takes the share done, or None where standard error is no terminal.
+
+    >>> with progress_bar("counting") as report:
+    ...     report is None or callable(report)
+    True
+    """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task(title, total=1.0)
+    begin = time.monotonic()
+
+    def report(share: float) -> None:
+        if time.monotonic() - begin > DELAY:
+            bar.start()  # starting again does nothing
+        bar.update(task, completed=share)
+
+    try:
+        yield report
+    finally:
+        bar.stop()
