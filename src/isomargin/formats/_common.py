@@ -37,9 +37,13 @@ def check_keys(path: Path, there: Iterable[Any], embeddings_key: str, labels_key
     shown = ", ".join(map(repr, names[:20])) + (", …" if len(names) > 20 else "")
     has = f"it has {shown}" if names else "it has nothing"
     if embeddings_key not in names:
-        raise InputError(f"{path} has no {embeddings_key!r}: {has}; name the right one with embeddings_key=")
+        raise InputError(
+            f"{path} has no {embeddings_key!r}: {has}; name the right one with embeddings_key= (--embeddings-key)"
+        )
     if labels_key is not None and labels_key not in names:
-        raise InputError(f"{path} has no {labels_key!r}: {has}; name the right one with labels_key=, or {LABELS_HINT}")
+        raise InputError(
+            f"{path} has no {labels_key!r}: {has}; name the right one with labels_key= (--labels-key), or {LABELS_HINT}"
+        )
 
 
 def as_numpy(vectors: Vectors) -> npt.NDArray[Any]:

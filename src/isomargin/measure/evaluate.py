@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from isomargin.measure.answers import answer
+from isomargin.measure.answers import answer, pairs_at_far
 from isomargin.measure.counts import PairCounts
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.inputs import ClassSortedVectors, sort_by_class
@@ -133,6 +133,7 @@ def run(
 ) -> Evaluation:
     """Count the pairs in the way that suits them, and answer."""
     data = sort_by_class(embeddings, labels)
+    check_rates(data, settings)
     exactly, reason = count_exactly_because(data, settings)
     if exactly:
         from isomargin.measure.exact import count_exactly
@@ -150,6 +151,18 @@ def run(
         counts = PairCounts(found.counts.positives, negatives)
         found = replace(found, counts=counts, answers=answer(counts, settings))
     return found
+
+
+def check_rates(data: ClassSortedVectors, settings: Settings) -> None:
+    """Refuse rates that so many pairs cannot resolve, before the pairs are counted."""
+    sizes, n = data.sizes, len(data.class_of)
+    if settings.pairs == "all":
+        negatives = int((sizes * (n - sizes)).sum()) // 2
+    else:
+        negatives = int(settings.negatives_per_positive * (sizes * (sizes - 1) // 2).sum())
+    pairs_at_far(settings.target_far, negatives, "target_far")
+    if settings.distances is None:
+        pairs_at_far(settings.far[1 if settings.frr is not None else 0], negatives, "far")
 
 
 def count(

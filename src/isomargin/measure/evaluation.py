@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 FORMAT = "isomargin evaluation"
 VERSION = 1
+WORST_IS_LEAST = {"mean_utility": True, "opis_contribution": False, "far": False, "frr": False, "eer": False}
 NEEDS_PAIRS = ("k", "map_at_r", "pairs", "negatives_per_positive", "seed", "exact", "device")
 
 
@@ -174,7 +175,7 @@ class Evaluation:
         answers, positives, negatives = self.answers, self.counts.positives, self.counts.negatives
         far = answers.target_negatives_within.sum() / negatives.totals.sum()
         frr = 1 - answers.target_positives_within.sum() / positives.pooled_total
-        class_far = answers.target_negatives_within / negatives.totals
+        class_far = share(answers.target_negatives_within, negatives.totals)
         return OperatingPoint(
             answers.target_distance, float(far), float(frr), class_far, self._frr(answers.target_positives_within)
         )
@@ -269,10 +270,18 @@ class Evaluation:
             columns["map_at_r"] = self.ranks.average_precision / queries
         return pandas.DataFrame(columns)
 
-    def worst_classes(self, number: int = 10) -> "pandas.DataFrame":
-        """Give the rows of ``per_class`` that contribute most to OPIS, the largest contribution first."""
-        table = self.per_class.dropna(subset=["opis_contribution"])
-        return table.sort_values("opis_contribution", ascending=False, kind="stable").head(number)
+    def worst_classes(self, number: int = 10, by: str = "mean_utility") -> "pandas.DataFrame":
+        """Give the worst rows of ``per_class``, the worst first.
+
+        Args:
+            number: how many.
+            by: ``"mean_utility"``, least first: the classes that the thresholds of the calibration range serve worst.
+                ``"opis_contribution"``, largest first: those farthest from the mean curve, on either side of it.
+                Or ``"far"``, ``"frr"`` or ``"eer"``, largest first.
+        """
+        check_worst_by(by)
+        table = self.per_class.dropna(subset=[by])
+        return table.sort_values(by, ascending=WORST_IS_LEAST[by], kind="stable").head(number)
 
     # ----- asking again
 
@@ -400,6 +409,12 @@ class Evaluation:
             raise InputError(f"{source}: {error}") from error
         except (ValueError, TypeError, KeyError, AttributeError, zlib.error) as error:
             raise InputError(f"{source} cannot be read as an evaluation: it is damaged or cut short") from error
+
+
+def check_worst_by(by: str) -> None:
+    """Refuse a column that says nothing about how bad a class is."""
+    if by not in WORST_IS_LEAST:
+        raise InputError(f"worst by {by!r} is not possible: choose from {', '.join(WORST_IS_LEAST)}")
 
 
 def spread_values(spread: consistency.ThresholdSpread) -> dict[str, Any]:

@@ -1,0 +1,5 @@
+"""``python -m isomargin``."""
+
+from isomargin.cli import main
+
+main()

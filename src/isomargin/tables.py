@@ -1,0 +1,136 @@
+"""Evaluations as text: a table for people, plain values for machines. No numbers are computed here."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from isomargin.measure.serial import null_for_nan
+
+if TYPE_CHECKING:
+    from isomargin.measure.evaluation import Evaluation
+
+NARROWEST = 88  # columns that the table of classes needs; a pipe has no width of its own
+
+
+def print_evaluation(evaluation: "Evaluation", worst: int = 10, worst_by: str = "mean_utility") -> None:
+    """Print the scores and the worst classes on standard output."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, NARROWEST)
+    console.print(scores_table(evaluation))
+    if worst > 0:
+        console.print()
+        console.print(classes_table(evaluation, worst, worst_by))
+
+
+def scores_table(evaluation: "Evaluation") -> RenderableType:
+    """Give the scores by what they are about."""
+    settings, target = evaluation.settings, evaluation.target
+    low, high = evaluation.calibration_range
+    far_spread, frr_spread = evaluation.far_threshold_spread, evaluation.frr_threshold_spread
+    recall = [(f"recall@{k}", f"{value:.2%}") for k, value in evaluation.recall_at_k.items()]
+    ranks = [("R-precision", evaluation.r_precision), ("MAP@R", evaluation.map_at_r)]
+    parts = {
+        "data": [
+            ("images, classes", f"{evaluation.images:,} in {evaluation.class_count:,}"),
+            ("positive pairs", f"{evaluation.positive_pairs:,}"),
+            ("negative pairs", f"{evaluation.negative_pairs:,}" + sampled(evaluation)),
+        ],
+        "threshold consistency (lower is better)": [
+            ("OPIS", f"{evaluation.opis:.4g}"),
+            (f"{settings.epsilon:.0%}-OPIS", f"{evaluation.epsilon_opis:.4g}"),
+            ("OPIS / squared mean disutility", f"{evaluation.relative_opis:.4g}"),
+            (f"spread of class thresholds at FAR {settings.target_far:g}", spread(far_spread)),
+            (f"spread of class thresholds at FRR {settings.target_frr:g}", spread(frr_spread)),
+            ("mean utility in the calibration range", f"{evaluation.mean_utility:.4f}"),
+            ("calibration range (distance)", f"{low:.4f} to {high:.4f}"),
+        ],
+        "verification": [
+            (f"threshold at FAR {settings.target_far:g}", as_threshold(target.distance)),
+            ("FRR there", f"{target.frr:.2%}"),
+            ("equal error rate", f"{evaluation.eer:.2%}"),
+            ("ROC AUC", f"{evaluation.auc:.4f}"),
+        ],
+        "retrieval": recall + [(name, f"{value:.2%}") for name, value in ranks if not np.isnan(value)],
+    }
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for title, rows in parts.items():
+        table.add_row(Text(title, style="bold"))
+        for name, value in rows:
+            table.add_row(Text(f"  {name}"), Text(value))
+    return table
+
+
+def sampled(evaluation: "Evaluation") -> str:
+    """Say so if the negatives are a sample."""
+    return " (sampled)" if evaluation.settings.pairs == "sampled" else ""
+
+
+def spread(value: Any) -> str:
+    """Give a deviation in distance and in widths of the calibration range."""
+    return f"{value.deviation:.4f} ({value.relative_deviation:.2f} of the range)"
+
+
+def as_threshold(distance: float) -> str:
+    """Give a distance with the cosine similarity it stands for.
+
+    >>> as_threshold(1.0)
+    'distance 1.0000 (cosine 0.5000)'
+    """
+    return f"distance {distance:.4f} (cosine {1 - distance**2 / 2:.4f})"
+
+
+def classes_table(evaluation: "Evaluation", number: int, by: str) -> RenderableType:
+    """Give the worst classes with what the one threshold does to them, and what it does on the whole."""
+    classes = evaluation.worst_classes(number, by)
+    far = evaluation.settings.target_far
+    table = Table(box=None, pad_edge=False)
+    table.add_column("class", overflow="ellipsis", no_wrap=True, max_width=28)
+    for header in ("images", "FAR", "FRR", "own threshold", "mean utility", "of OPIS"):
+        table.add_column(header, justify="right", no_wrap=True)
+    share_of = evaluation.opis if evaluation.opis > 0 else 1.0
+    for row in classes.to_dict("records"):
+        share = row["opis_contribution"] / share_of
+        own = f"{row['far_threshold']:.4f}"
+        rates = (f"{row['far']:.3%}", f"{row['frr']:.1%}")
+        cells = (f"{row['images']:,}", *rates, own, f"{row['mean_utility']:.3f}", f"{share:.1%}")
+        table.add_row(Text(printable(str(row["class"]))), *map(Text, cells))
+    target = evaluation.target
+    rates = (f"{target.far:.3%}", f"{target.frr:.1%}")
+    together = (f"{evaluation.images:,}", *rates, f"{target.distance:.4f}", f"{evaluation.mean_utility:.3f}", "")
+    table.add_row("all classes", *together, style="dim")
+    title = f"the {len(classes)} worst classes by {by}, at the one threshold for FAR {far:g}"
+    return Group(Text(title, style="bold"), table)
+
+
+def printable(name: str) -> str:
+    """Make a class's name safe to print: control characters could rewrite the terminal.
+
+    >>> printable("cat\\x1b[2J")
+    'cat\\\\x1b[2J'
+    """
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in name)
+
+
+def as_values(evaluation: "Evaluation", worst: int = 10, worst_by: str = "mean_utility") -> dict[str, Any]:
+    """Give the scores, the settings and the worst classes as JSON values."""
+    records = evaluation.worst_classes(worst, worst_by).to_dict("records")
+    plain = [{name: as_plain(value) for name, value in row.items()} for row in records]
+    return {
+        "scores": evaluation.scores(),
+        "settings": asdict(evaluation.settings),
+        "method": evaluation.method,
+        "notes": list(evaluation.notes),
+        "worst_classes": plain,
+    }
+
+
+def as_plain(value: Any) -> Any:
+    """Turn a numpy scalar into Python's, NaN into None."""
+    return null_for_nan(value.item() if isinstance(value, np.generic) else value)
