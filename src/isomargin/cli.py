@@ -4,11 +4,14 @@ Bad input ends with one sentence on standard error and exit code 2. Imports that
 so that ``isomargin --help`` answers at once.
 """
 
+import io
 import json
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -20,7 +23,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     add_completion=False,
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="One distance threshold that holds for every class: measure how far embeddings are from it.",
 )
@@ -28,11 +30,28 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command; turn bad input into one sentence and exit code 2."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names that the output's encoding has not
     try:
-        app()
+        sys.exit(app(sys.argv[1:] or ["--help"], standalone_mode=False))
     except InputError as error:
-        print(f"isomargin: {error}", file=sys.stderr)
-        sys.exit(2)
+        refuse(str(error))
+    except MemoryError as error:
+        refuse(f"there is not enough memory ({error})")
+    except OSError as error:
+        refuse(f"{error.filename} cannot be used ({error.strerror})")
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # which typer's complaints about the options have
+            raise
+        refuse(error.format_message())
+
+
+def refuse(sentence: str) -> NoReturn:
+    """End with one line on standard error, whatever characters file names brought into it."""
+    from isomargin.tables import printable
+
+    print(f"isomargin: {printable(sentence)}", file=sys.stderr)
+    sys.exit(2)
 
 
 def show_version(asked: bool) -> None:
@@ -127,9 +146,11 @@ def evaluate(
         threads=threads,
     )
     if output is not None:
-        evaluation.save(output)
+        with writing(output):
+            evaluation.save(output)
     if per_class is not None:
-        save_table(evaluation, per_class)
+        with writing(per_class):
+            save_table(evaluation, per_class)
     show(evaluation, worst, worst_by, as_json)
 
 
@@ -145,7 +166,8 @@ def demo(
     """
     from isomargin.demo import run_demo
 
-    evaluation = without_warnings(run_demo, output)
+    with writing(output):
+        evaluation = without_warnings(run_demo, output)
     show(evaluation, 10, "mean_utility", as_json)
     print(f"\nwritten to {output}: embeddings.npz, evaluation.json", file=sys.stderr)
 
@@ -157,7 +179,7 @@ def show(evaluation: "Evaluation", worst: int, worst_by: str, as_json: bool) -> 
     for note in evaluation.notes:
         print(f"note: {note}", file=sys.stderr)
     if as_json:
-        print(json.dumps(as_values(evaluation, worst, worst_by), ensure_ascii=False, allow_nan=False, indent=1))
+        print(json.dumps(as_values(evaluation, worst, worst_by), allow_nan=False, indent=1))
     else:
         print_evaluation(evaluation, worst, worst_by)
 
@@ -186,8 +208,18 @@ def check_writable(path: Path | None, suffix: str) -> None:
         return
     if path.suffix != suffix:
         raise InputError(f"{path} should end in {suffix}")
-    if path.is_dir() or not path.parent.is_dir():
-        raise InputError(f"{path} cannot be written: there must be a folder {path.parent}, and no folder {path}")
+    with writing(path):
+        if path.is_dir() or not path.parent.is_dir():
+            raise InputError(f"{path} cannot be written: there must be a folder {path.parent}, and no folder {path}")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what the disk refuses in the block into a sentence that names the path."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{path} cannot be written ({error.strerror}): choose another place") from error
 
 
 def save_table(evaluation: "Evaluation", path: Path) -> None:
@@ -195,4 +227,4 @@ def save_table(evaluation: "Evaluation", path: Path) -> None:
     from isomargin.files import atomic_write
 
     with atomic_write(path) as temporary:
-        evaluation.per_class.to_csv(temporary, index=False)
+        evaluation.per_class.to_csv(temporary, index=False, errors="backslashreplace")

@@ -22,11 +22,11 @@ def run_demo(folder: Path) -> "Evaluation":
     """
     from isomargin.measure.evaluate import evaluate
 
+    folder.mkdir(parents=True, exist_ok=True)
     train, test = load_glyphs("train"), load_glyphs("test")
     vectors = project(train.images, test.images, DIMENSIONS)
     embeddings = EmbeddingSet(vectors, np.array(test.class_names)[test.labels])
     evaluation = evaluate(embeddings.vectors, embeddings.labels)
-    folder.mkdir(parents=True, exist_ok=True)
     embeddings.save(folder / "embeddings.npz")
     evaluation.save(folder / "evaluation.json")
     return evaluation

@@ -74,7 +74,10 @@ def as_labels(labels: Any) -> npt.NDArray[Any]:
         array = array.astype(str)
     if array.dtype.kind not in "iuU":
         raise InputError(f"labels has dtype {array.dtype}: integers or text are needed, {AS_TEXT}")
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if array.dtype.kind == "U" and array.nbytes:
+        _refuse_half_characters(array)
+    return array
 
 
 def _as_array(labels: Any) -> npt.NDArray[Any]:
@@ -123,6 +126,17 @@ def _from_bytes(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return np.char.decode(array, "utf-8")
     except UnicodeDecodeError as error:
         raise InputError("labels holds bytes that are not UTF-8 text: decode them before") from error
+
+
+def _refuse_half_characters(array: npt.NDArray[Any]) -> None:
+    codes = np.ascontiguousarray(array).view(np.uint32).reshape(len(array), -1)
+    halves = ((codes >= 0xD800) & (codes <= 0xDFFF)).any(axis=1)
+    if halves.any():
+        row = int(np.argmax(halves))
+        raise InputError(
+            f"labels[{row}] is {str(array[row])!a}, which no file can hold as text: file names that are not UTF-8 "
+            "come out so, write them with os.fsencode(label).hex()"
+        )
 
 
 def _from_floats(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

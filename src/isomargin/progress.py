@@ -23,7 +23,7 @@ def progress_bar(title: str) -> Iterator[Callable[[float], None] | None]:
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    bar = Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False)
     task = bar.add_task(title, total=1.0)
     begin = time.monotonic()
 
@@ -35,4 +35,5 @@ def progress_bar(title: str) -> Iterator[Callable[[float], None] | None]:
     try:
         yield report
     finally:
-        bar.stop()
+        if bar.live.is_started:  # stopping what never started would print an empty line
+            bar.stop()

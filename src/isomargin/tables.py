@@ -13,14 +13,15 @@ from isomargin.measure.serial import null_for_nan
 if TYPE_CHECKING:
     from isomargin.measure.evaluation import Evaluation
 
-NARROWEST = 88  # columns that the table of classes needs; a pipe has no width of its own
+PIPED = 88  # columns; a pipe has no width of its own
+LONGEST = 100  # characters of a name that are looked at: many may share one column
 
 
 def print_evaluation(evaluation: "Evaluation", worst: int = 10, worst_by: str = "mean_utility") -> None:
     """Print the scores and the worst classes on standard output."""
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = max(console.width, NARROWEST)
+        console.width = PIPED
     console.print(scores_table(evaluation))
     if worst > 0:
         console.print()
@@ -42,7 +43,7 @@ def scores_table(evaluation: "Evaluation") -> RenderableType:
         ],
         "threshold consistency (lower is better)": [
             ("OPIS", f"{evaluation.opis:.4g}"),
-            (f"{settings.epsilon:.0%}-OPIS", f"{evaluation.epsilon_opis:.4g}"),
+            (f"{100 * settings.epsilon:g}%-OPIS", f"{evaluation.epsilon_opis:.4g}"),
             ("OPIS / squared mean disutility", f"{evaluation.relative_opis:.4g}"),
             (f"spread of class thresholds at FAR {settings.target_far:g}", spread(far_spread)),
             (f"spread of class thresholds at FRR {settings.target_frr:g}", spread(frr_spread)),
@@ -91,7 +92,7 @@ def classes_table(evaluation: "Evaluation", number: int, by: str) -> RenderableT
     classes = evaluation.worst_classes(number, by)
     far = evaluation.settings.target_far
     table = Table(box=None, pad_edge=False)
-    table.add_column("class", overflow="ellipsis", no_wrap=True, max_width=28)
+    table.add_column("class", max_width=28)  # where space is short, this column gives way and not the numbers
     for header in ("images", "FAR", "FRR", "own threshold", "mean utility", "of OPIS"):
         table.add_column(header, justify="right", no_wrap=True)
     share_of = evaluation.opis if evaluation.opis > 0 else 1.0
@@ -100,7 +101,8 @@ def classes_table(evaluation: "Evaluation", number: int, by: str) -> RenderableT
         own = f"{row['far_threshold']:.4f}"
         rates = (f"{row['far']:.3%}", f"{row['frr']:.1%}")
         cells = (f"{row['images']:,}", *rates, own, f"{row['mean_utility']:.3f}", f"{share:.1%}")
-        table.add_row(Text(printable(str(row["class"]))), *map(Text, cells))
+        name = Text(printable(str(row["class"])[:LONGEST]), no_wrap=True, overflow="ellipsis")
+        table.add_row(name, *map(Text, cells))
     target = evaluation.target
     rates = (f"{target.far:.3%}", f"{target.frr:.1%}")
     together = (f"{evaluation.images:,}", *rates, f"{target.distance:.4f}", f"{evaluation.mean_utility:.3f}", "")

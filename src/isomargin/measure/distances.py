@@ -4,7 +4,6 @@ Both answer the same questions (how many pairs lie within a distance, at which d
 class and pooled. Lists answer exactly; bins interpolate within a bin. Nothing here knows what the pairs are.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,8 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-
-CELLS = 1 << 22  # counters accumulated at once: 32 MB
 
 
 @dataclass(frozen=True)
@@ -132,33 +129,24 @@ class BinnedDistances:
         share = np.divide(self.curve(distances) - low, high - low, out=np.zeros(len(bins)), where=high > low)
         return bins, np.clip(share, 0.0, 1.0)
 
-    def cumulative_chunks(self) -> Iterator[tuple[slice, NDArray[np.int64]]]:
-        """Some classes at a time: which, and (classes in the chunk, bins + 1) pairs below each edge."""
-        classes, bins = self.counts.shape
-        step = max(1, CELLS // bins)
-        for first in range(0, classes, step):
-            chunk = slice(first, min(first + step, classes))
-            below = np.zeros((chunk.stop - first, bins + 1), np.int64)
-            np.cumsum(self.counts[chunk], axis=1, out=below[:, 1:])
-            yield chunk, below
-
     def within(self, distances: Floats) -> Floats:
         """(classes, m) pairs of each class at most this far apart."""
-        bins, share = self.place(distances)
-        found = np.empty((len(self.counts), len(distances)))
-        for chunk, below in self.cumulative_chunks():
-            found[chunk] = below[:, bins] + share * (below[:, bins + 1] - below[:, bins])
-        return found
+        from isomargin.measure.kernels import count_below
 
-    def within_own(self, class_index: NDArray[np.int64], distances: Floats) -> Floats:
-        """(m,) for each entry, pairs of its class (ascending) at most so far apart."""
         bins, share = self.place(distances)
-        found = np.empty(len(distances))
-        for chunk, below in self.cumulative_chunks():
-            a, b = np.searchsorted(class_index, [chunk.start, chunk.stop])
-            rows, at = class_index[a:b] - chunk.start, bins[a:b]
-            found[a:b] = below[rows, at] + share[a:b] * (below[rows, at + 1] - below[rows, at])
-        return found
+        classes, order = len(self.counts), np.argsort(bins, kind="stable")
+        questions = np.tile(bins[order], classes)
+        below = np.empty((classes, len(bins)))
+        below[:, order] = count_below(self.counts, np.arange(classes + 1) * len(bins), questions).reshape(classes, -1)
+        return np.asarray(below + share * self.counts[:, bins])
+
+    def within_own(self, offsets: NDArray[np.int64], distances: Floats) -> Floats:
+        """(m,) for each of a class's distances, ascending from its offset, the class's pairs at most so far apart."""
+        from isomargin.measure.kernels import count_below
+
+        bins, share = self.place(distances)
+        class_index = np.repeat(np.arange(len(self.counts)), np.diff(offsets))
+        return np.asarray(count_below(self.counts, offsets, bins) + share * self.counts[class_index, bins])
 
     def pooled_within(self, distances: Floats) -> Floats:
         """(m,) pairs at most this far apart."""
@@ -176,17 +164,17 @@ class BinnedDistances:
 
     def class_distance_at(self, counts: NDArray[np.int64]) -> Floats:
         """(classes,) smallest distance within which a class has so many pairs; NaN where it has none."""
+        from isomargin.measure.kernels import bins_reaching
+
         found = np.full(len(self.counts), np.nan)
-        for chunk, below in self.cumulative_chunks():
-            wanted = np.clip(counts[chunk], 1, np.maximum(self.totals[chunk], 1))
-            bins = (below[:, 1:] < wanted[:, None]).sum(axis=1)
-            some = np.flatnonzero(self.totals[chunk] > 0)
-            at = bins[some]
-            inside = below[some, at + 1] - below[some, at]
-            # The k-th of m values spread over a bin lies, in the mean, at (k - 1/2) / m of it.
-            share = (wanted[some] - 0.5 - below[some, at]) / inside
-            low, high = self.pooled_cumulative[at], self.pooled_cumulative[at + 1]
-            found[chunk.start + some] = self.invert(low + share * (high - low))
+        some = np.flatnonzero(self.totals)
+        wanted = np.clip(counts, 1, self.totals)[some]
+        bins, below = np.empty(len(some), np.int64), np.empty(len(some), np.int64)
+        bins_reaching(self.counts[some] if len(some) < len(self.counts) else self.counts, wanted, bins, below)
+        # The k-th of m values spread over a bin lies, in the mean, at (k - 1/2) / m of it.
+        share = (wanted - 0.5 - below) / self.counts[some, bins]
+        low, high = self.pooled_cumulative[bins], self.pooled_cumulative[bins + 1]
+        found[some] = self.invert(low + share * (high - low))
         return found
 
     def pooled_distance_at(self, count: int) -> float:

@@ -6,12 +6,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from isomargin.errors import InputError
 from isomargin.measure.answers import answer, pairs_at_far
 from isomargin.measure.counts import PairCounts
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.inputs import ClassSortedVectors, sort_by_class
-from isomargin.measure.sampling import repeated_share, sample_negatives
-from isomargin.measure.settings import EpsilonForm, MeanCurve, Pairs, Settings, Utility
+from isomargin.measure.sampling import REPEATED, repeated_share, sample_negatives, sampled_pairs
+from isomargin.measure.settings import EpsilonForm, MeanCurve, Pairs, Settings, Utility, is_whole
 from isomargin.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 SMALL = 1 << 23  # pairs up to which the exact count takes about a second
 NARROW = 1 / 16  # a reach of distances below which float32 products are too coarse
-REPEATED = 0.01  # share of repeated distances from which bins are not good enough
 
 
 def evaluate(
@@ -116,6 +116,8 @@ def evaluate(
         exact=exact,
         device=device,
     )
+    if threads is not None and not is_whole(threads, 1):
+        raise InputError(f"threads is {threads!r}: a whole number of at least 1 is needed")
     bar: AbstractContextManager[Any] = progress_bar("counting pairs") if progress == "auto" else nullcontext(progress)
     with bar as report:
         evaluation = run(embeddings, labels, settings, threads, report)
@@ -159,7 +161,7 @@ def check_rates(data: ClassSortedVectors, settings: Settings) -> None:
     if settings.pairs == "all":
         negatives = int((sizes * (n - sizes)).sum()) // 2
     else:
-        negatives = int(settings.negatives_per_positive * (sizes * (sizes - 1) // 2).sum())
+        negatives = int(sampled_pairs(sizes, settings.negatives_per_positive).sum())
     pairs_at_far(settings.target_far, negatives, "target_far")
     if settings.distances is None:
         pairs_at_far(settings.far[1 if settings.frr is not None else 0], negatives, "far")

@@ -6,7 +6,6 @@ already counted gives a new Evaluation at once.
 
 import json
 import os
-import zlib
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -373,7 +372,7 @@ class Evaluation:
         ranks: dict[str, Any] = {
             name: unpack_array(each) if isinstance(each, dict) else each for name, each in values["ranks"].items()
         }
-        return cls(
+        evaluation = cls(
             settings=settings,
             names=np.array(values["names"]["values"], str if kind == "text" else kind),
             sizes=unpack_array(values["sizes"]),
@@ -383,6 +382,9 @@ class Evaluation:
             method=values["method"],
             notes=tuple(values["notes"]),
         )
+        if not fits_together(evaluation):
+            raise InputError("the parts of this evaluation do not fit together: the file is damaged")
+        return evaluation
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write as JSON, whole or not at all.
@@ -394,7 +396,7 @@ class Evaluation:
         ...     im.Evaluation.load(f"{folder}/evaluation.json").opis == evaluation.opis
         True
         """
-        text = json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, indent=1)
+        text = json.dumps(self.to_dict(), allow_nan=False, indent=1)
         with atomic_write(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
 
@@ -407,7 +409,7 @@ class Evaluation:
             return cls.from_dict(json.loads(source.read_text(encoding="utf-8")))
         except InputError as error:
             raise InputError(f"{source}: {error}") from error
-        except (ValueError, TypeError, KeyError, AttributeError, zlib.error) as error:
+        except Exception as error:  # whatever damage does to the readers
             raise InputError(f"{source} cannot be read as an evaluation: it is damaged or cut short") from error
 
 
@@ -415,6 +417,27 @@ def check_worst_by(by: str) -> None:
     """Refuse a column that says nothing about how bad a class is."""
     if by not in WORST_IS_LEAST:
         raise InputError(f"worst by {by!r} is not possible: choose from {', '.join(WORST_IS_LEAST)}")
+
+
+def fits_together(evaluation: Evaluation) -> bool:
+    """Whether what was read from a file has the shapes that the scores are computed from."""
+    answers, ranks = evaluation.answers, evaluation.ranks
+    positives, negatives = evaluation.counts.positives, evaluation.counts.negatives
+    classes, grid = evaluation.sizes.shape, (evaluation.settings.grid,)
+    by_class = [evaluation.names, ranks.queries, positives.totals, negatives.totals]
+    by_class += [answers.target_positives_within, answers.target_negatives_within]
+    by_class += [answers.class_far_distance, answers.class_frr_distance, answers.class_eer, answers.class_auc]
+    by_class += [each for each in (ranks.r_precision, ranks.average_precision) if each is not None]
+    on_grid = [answers.distances, answers.pooled_positives_within, answers.pooled_negatives_within]
+    shapes_fit = (
+        all(each.shape == classes for each in by_class)
+        and all(each.shape == grid for each in on_grid)
+        and answers.positives_within.shape == answers.negatives_within.shape == classes + grid
+        and ranks.hits.shape == (*classes, len(ranks.k))
+    )
+    appearances_fit = positives.appearances == 1 and negatives.appearances in (1, 2)
+    kinds_fit = evaluation.names.dtype.kind in "iuU" and evaluation.method in ("exact", "binned")
+    return shapes_fit and appearances_fit and kinds_fit
 
 
 def spread_values(spread: consistency.ThresholdSpread) -> dict[str, Any]:
@@ -437,8 +460,10 @@ def pack_distances(distances: ClassDistances) -> dict[str, Any]:
 def unpack_distances(values: dict[str, Any]) -> ClassDistances:
     """Read them back."""
     if values["kind"] == "listed":
-        offsets = unpack_array(values["offsets"])
-        return ListedDistances(unpack_array(values["distances"]), offsets, values["appearances"])
+        offsets, distances = unpack_array(values["offsets"]), unpack_array(values["distances"])
+        if distances.shape != (offsets[-1],):
+            raise InputError("the distances of this evaluation do not fit together: the file is damaged")
+        return ListedDistances(distances, offsets, values["appearances"])
     return BinnedDistances(unpack_array(values["counts"]), float(values["reach"]), values["appearances"])
 
 

@@ -17,27 +17,21 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from isomargin.errors import InputError
-from isomargin.measure.answers import (
-    Answers,
-    check_range,
-    kept_pairs,
-    listed_auc,
-    listed_eer,
-    needed_pairs,
-    pairs_at_far,
-)
-from isomargin.measure.answers import (
-    crossing as meeting,
-)
+from isomargin.measure.answers import Answers, check_range, kept_pairs, needed_pairs, pairs_at_far
 from isomargin.measure.counts import PairCounts, RankCounts
 from isomargin.measure.distances import BinnedDistances, Floats, ListedDistances
 from isomargin.measure.inputs import ClassSortedVectors
 from isomargin.measure.pairs import Progress, number_of_bins, reach_of
+from isomargin.measure.sampling import REPEATED, repeated_share
 from isomargin.measure.settings import Settings
+from isomargin.measure.verification import crossing, listed_auc, listed_eer
 
 Result = TypeVar("Result")
 
-QUANTUM = 2.0**-42  # similarities closer than this are equal: float64 rounding moves them by some 1e-15
+# Similarities closer than this are equal, because float64 rounding moves them by some 1e-16. Where distances repeat,
+# the coarser one leaves next to no chance that equal ones fall on two sides of a step.
+QUANTUM = 2.0**-42
+QUANTUM_OF_REPEATED = 2.0**-36
 GROUP_BYTES = 1 << 27  # distances held by one worker
 LARGEST_CLASS_BYTES = 1 << 32
 LISTED_NEGATIVES = 1 << 19  # up to this many negative pairs all distances are kept, so that later questions stay exact
@@ -106,6 +100,7 @@ class ExactPass:
         self.reach = reach_of(data.vectors)
         self.edges = np.linspace(0.0, self.reach, number_of_bins(len(data.sizes)) + 1)
         self.kept: dict[int, Floats] | None = {} if n * n <= KEPT_DISTANCES else None
+        self.quantum = QUANTUM_OF_REPEATED if repeated_share(data) > REPEATED else QUANTUM
         self.done = 0.0
 
     def groups(self) -> list[slice]:
@@ -124,8 +119,9 @@ class ExactPass:
             return self.kept[group.start]
         rows = self.data.vectors[self.starts[group.start] : self.ends[group.stop - 1]]
         square = rows @ self.data.vectors.T
-        np.round(square / QUANTUM, out=square)
-        square *= -2 * QUANTUM
+        square /= self.quantum
+        np.round(square, out=square)
+        square *= -2 * self.quantum
         square += 2
         np.maximum(square, 0, out=square)
         distances: Floats = np.sqrt(square, out=square)
@@ -254,16 +250,15 @@ class ExactPass:
         # last one before it.
         kept = np.searchsorted(positives.pooled, np.arange(1, len(below)) / FINE, side="left")
         frr = 1 - kept / positives.pooled_total
-        crossing = int(np.argmax(below[1:] / total >= frr))
-        earlier = np.flatnonzero(fine_counts[:crossing])[-1:]
-        near_crossing = np.array([crossing, *earlier])
-        inside, auc = self.second_pass(positives, np.unique([*bins, *near_crossing]))
+        meeting = int(np.argmax(below[1:] / total >= frr))
+        earlier = np.flatnonzero(fine_counts[:meeting])[-1:]
+        inside, auc = self.second_pass(positives, np.unique([*bins, meeting, *earlier]))
         at = [
             float(inside[np.searchsorted(inside, b / FINE) + count - below[b] - 1])
             for b, count in zip(bins, wanted, strict=True)
         ]
         low, high = self.range_from(at, positives)
-        eer = self.eer_around(crossing, inside, positives, below)
+        eer = self.eer_around(meeting, inside, positives, below)
         return Quantiles(at[0], low, high, eer, auc)
 
     def range_from(self, at: list[float], positives: ListedDistances) -> tuple[float, float]:
@@ -296,18 +291,18 @@ class ExactPass:
         return np.sort(np.concatenate(collected)), auc
 
     def eer_around(
-        self, crossing: int, inside: Floats, positives: ListedDistances, below: NDArray[np.int64]
+        self, meeting: int, inside: Floats, positives: ListedDistances, below: NDArray[np.int64]
     ) -> tuple[float, float]:
-        """Equal error rate and its threshold, from the distances around the crossing."""
+        """Equal error rate and its threshold, from the distances around the meeting."""
         pooled = positives.pooled
-        edges = np.array([crossing, crossing + 1]) / FINE
+        edges = np.array([meeting, meeting + 1]) / FINE
         first, last = np.searchsorted(pooled, edges, side="left")
         a, b = np.searchsorted(inside, edges, side="left")
         previous = max([-np.inf, *pooled[max(first - 1, 0) : first], *inside[max(a - 1, 0) : a]])
         thresholds = np.unique(np.concatenate([[previous], pooled[first:last], inside[a:b]]))
-        far = (below[crossing] + np.searchsorted(inside[a:b], thresholds, side="right")) / self.pooled_negatives
+        far = (below[meeting] + np.searchsorted(inside[a:b], thresholds, side="right")) / self.pooled_negatives
         frr = 1 - np.searchsorted(pooled, thresholds, side="right") / len(pooled)
-        eer, at = meeting(far, frr)
+        eer, at = crossing(far, frr)
         return eer, float(thresholds[at])
 
     def third_pass(self, classes: list[ClassResult], positives: ListedDistances, quantiles: "Quantiles") -> Answers:

@@ -63,7 +63,9 @@ def sort_by_class(embeddings: Any, labels: Any, dtype: type = np.float32) -> Cla
         )
     sizes = np.bincount(class_of_row, minlength=len(names)).astype(np.int64)
     if len(names) < 2:
-        raise InputError(f"all labels are {names[0]!r}: at least two classes are needed to have negative pairs")
+        only = repr(names.tolist()[0])
+        shown = only if len(only) <= 60 else f"{only[:57]}..."
+        raise InputError(f"all labels are {shown}: at least two classes are needed to have negative pairs")
     if sizes.max() < 2:
         raise InputError(f"each of the {len(names):,} classes has a single image: there is no positive pair to measure")
     order = np.argsort(class_of_row, kind="stable")
@@ -80,11 +82,15 @@ def sort_by_class(embeddings: Any, labels: Any, dtype: type = np.float32) -> Cla
 def as_matrix(embeddings: Any) -> Any:
     """Give embeddings as a checked two-dimensional array that can be sliced; torch tensors stay tensors, on the CPU."""
     if is_tensor(embeddings):
+        if embeddings.is_sparse or embeddings.is_meta:
+            raise InputError("embeddings is a tensor without its values in place: a dense tensor is needed")
         embeddings = embeddings.detach().cpu()
+    elif isinstance(embeddings, np.ma.MaskedArray) and np.ma.getmaskarray(embeddings).any():
+        raise InputError("embeddings is a masked array with masked entries: fill them or leave their rows out")
     elif not isinstance(embeddings, np.ndarray):
         try:
             embeddings = np.asarray(embeddings)
-        except ValueError as error:
+        except (ValueError, TypeError, RuntimeError) as error:
             raise InputError(f"embeddings cannot be made one array of numbers: {error}") from error
     check_vectors(embeddings)
     return embeddings
@@ -107,7 +113,7 @@ def unit_rows(array: Any, order: NDArray[np.int64], dtype: type) -> NDArray[Any]
         zero.append(which[finite & (largest[:, 0] == 0)])
         values /= np.where(finite[:, None] & (largest > 0), largest, 1)
         length = np.sqrt(np.einsum("ij,ij->i", values, values))[:, None]
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):  # of the rows that are refused
             vectors[first : first + step] = values / np.where(length > 0, length, 1)
     refuse_rows(np.concatenate(bad), "are NaN or infinite", "remove or recompute them")
     refuse_rows(np.concatenate(zero), "are zero vectors, which have no direction", "remove them")
@@ -118,7 +124,8 @@ def as_float64(rows: Any) -> NDArray[np.float64]:
     """Convert a few rows, from numpy or torch, bfloat16 included."""
     if not isinstance(rows, np.ndarray):
         rows = rows.double().numpy()
-    return np.array(rows, dtype=np.float64)
+    with np.errstate(over="ignore"):  # of wider floats: infinite then, and refused
+        return np.array(rows, dtype=np.float64)
 
 
 def refuse_rows(which: NDArray[np.int64], what: str, remedy: str) -> None:

@@ -1,4 +1,4 @@
-"""The compiled kernels of the pass over all pairs, and nothing else: what is done with one tile of similarities.
+"""The compiled kernels, and nothing else: what is done with one tile of similarities, and walks over counters.
 
 Rows are sorted by class. Index arithmetic is unsigned and inner loops run over slices, because signed indices
 (which numba lets wrap around) and offset indices keep the compiler from vectorising: worth a factor of three.
@@ -242,17 +242,56 @@ def rank_strip(  # noqa: D103
         for j in range(end, n):
             negatives[np.uint64((high - values[j]) * per_unit)] += 1
         possible = end - start - 1
-        found, passed, hits, precision = 0, 0, 0, 0.0
+        found, passed, hits, precision = 0, 0, 0.0, 0.0
         for b in range(fine):
-            for m in range(positives[b]):
-                # Within one bin the order is unknown: the negatives are taken to lie evenly between the positives.
-                rank = found + m + 1 + passed + negatives[b] * (m + 0.5) / positives[b]
-                if rank <= possible + 0.5:
-                    hits += 1
-                    precision += (found + m + 1) / rank
+            inside = positives[b] + negatives[b]
+            room = possible - found - passed
+            if inside <= room:
+                for m in range(positives[b]):
+                    # Within one bin the order is unknown: the negatives are taken to lie evenly between the positives.
+                    precision += (found + m + 1) / (found + m + 1 + passed + negatives[b] * (m + 0.5) / positives[b])
+                hits += positives[b]
+            elif positives[b] > 0:
+                # The bin that the R-th neighbour is in: of its positives the expected share comes in.
+                part = room * positives[b] / inside
+                precision += part * (found + (part + 1) / 2) / (found + passed + (room + 1) / 2)
+                hits += part
             found += positives[b]
             passed += negatives[b]
             if found + passed >= possible:
                 break
         r_precision[row] = hits / possible
         average_precision[row] = precision / possible
+
+
+@njit(nogil=True, cache=True)
+def count_below(  # noqa: D103
+    counts: NDArray[np.uint32],  # (classes, bins)
+    offsets: NDArray[np.int64],  # (classes + 1,) where each class's questions start
+    bins: NDArray[np.int64],  # (questions,) ascending within each class
+) -> NDArray[np.int64]:
+    below = np.empty(bins.size, np.int64)
+    for i in range(counts.shape[0]):
+        total, at = 0, 0
+        for question in range(offsets[i], offsets[i + 1]):
+            for b in range(at, bins[question]):
+                total += int(counts[i, b])
+            at = bins[question]
+            below[question] = total
+    return below
+
+
+@njit(nogil=True, cache=True)
+def bins_reaching(  # noqa: D103
+    counts: NDArray[np.uint32],  # (classes, bins)
+    wanted: NDArray[np.int64],  # (classes,) at most the class's total, at least 1
+    found: NDArray[np.int64],  # (classes,) out: the first bin by whose end there are so many
+    below: NDArray[np.int64],  # (classes,) out: how many there are before it
+) -> None:
+    for i in range(counts.shape[0]):
+        total, b = 0, 0
+        while total + int(counts[i, b]) < wanted[i]:
+            total += int(counts[i, b])
+            b += 1
+        found[i] = b
+        below[i] = total

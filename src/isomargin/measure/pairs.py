@@ -27,7 +27,7 @@ Tile = tuple[int, int]
 
 TILE_ROWS = 512  # 512 x 512 similarities are 1 MB: still in the core's cache when they are counted
 COUNTER_CELLS = 1 << 26  # classes x bins: 268 MB of counters
-MOST_BINS = 1 << 16
+MOST_BINS = 1 << 17
 LISTED_POSITIVES = 1 << 25  # more positive pairs than this are counted in bins instead of listed
 RANKED_CLASS = 512  # larger classes' R-precision comes from a pass of its own, to keep memory in proportion to n
 FINE_BINS = 4096  # of one query's similarities in that pass
@@ -74,7 +74,7 @@ def reach_of(vectors: NDArray[Any]) -> float:
 
 
 def number_of_bins(classes: int) -> int:
-    """As many bins as the counters' memory allows, at most 65,536."""
+    """As many bins as the counters' memory allows, at most 131,072."""
     return int(min(MOST_BINS, max(64, COUNTER_CELLS // classes)))
 
 

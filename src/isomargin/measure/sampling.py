@@ -12,8 +12,9 @@ from isomargin.errors import InputError
 from isomargin.measure.distances import ListedDistances
 from isomargin.measure.inputs import ClassSortedVectors
 
-MOST_PAIRS = 1 << 27  # 0.5 GB of distances
+MOST_PAIRS = 1 << 25  # as many as positives are listed; there are at least as many negatives
 CHUNK = 1 << 22  # values of one chunk's vectors
+REPEATED = 0.01  # share of repeated distances from which they are taken to be discrete
 
 
 def sample_negatives(data: ClassSortedVectors, per_positive: int, seed: int) -> ListedDistances:
@@ -27,12 +28,7 @@ def sample_negatives(data: ClassSortedVectors, per_positive: int, seed: int) -> 
     array([10, 10])
     """
     sizes = data.sizes
-    totals = per_positive * (sizes * (sizes - 1) // 2)
-    if totals.sum() > MOST_PAIRS:
-        raise InputError(
-            f"the sampled protocol would draw {int(totals.sum()):,} negative pairs, more than {MOST_PAIRS:,}: "
-            "lower negatives_per_positive, or count all pairs, which takes less memory"
-        )
+    totals = sampled_pairs(sizes, per_positive)
     offsets = np.concatenate([[0], np.cumsum(totals)])
     distances = np.empty(offsets[-1], np.float32)
     generator = np.random.default_rng(seed)
@@ -50,6 +46,21 @@ def sample_negatives(data: ClassSortedVectors, per_positive: int, seed: int) -> 
     return ListedDistances(distances, offsets, appearances=1)
 
 
+def sampled_pairs(sizes: NDArray[np.int64], per_positive: int) -> NDArray[np.int64]:
+    """(classes,) negative pairs to draw for each class; refused where there would be too many to keep.
+
+    >>> sampled_pairs(np.array([2, 4]), per_positive=10)
+    array([10, 60])
+    """
+    totals = per_positive * (sizes * (sizes - 1) // 2)
+    if totals.sum() > MOST_PAIRS:
+        raise InputError(
+            f"the sampled protocol would draw {int(totals.sum()):,} negative pairs, more than {MOST_PAIRS:,}: "
+            "count all pairs, which takes less memory"
+        )
+    return np.asarray(totals)
+
+
 def distances_between(one: NDArray[np.float32], other: NDArray[np.float32]) -> NDArray[np.float64]:
     """(m,) distance of each row of one from the same row of the other, both of length one."""
     similarity = np.einsum("ij,ij->i", one, other, dtype=np.float64)
@@ -59,12 +70,15 @@ def distances_between(one: NDArray[np.float32], other: NDArray[np.float32]) -> N
 def repeated_share(data: ClassSortedVectors, pairs: int = 1 << 14) -> float:
     """Share of random negative pairs whose distance is that of another: near 0 for continuous embeddings.
 
-    Above a hundredth, distances repeat (binary codes, a lattice, collapsed classes): then many pairs share the very
+    Above ``REPEATED``, distances repeat (binary codes, a lattice, collapsed classes): then many pairs share the very
     distance at which a rate is reached, and bins cannot tell on which side of it they lie.
     """
-    generator = np.random.default_rng(0)
     n = len(data.class_of)
-    one, other = generator.integers(0, n, (2, pairs))
+    if n * n <= pairs:
+        one, other = np.triu_indices(n, 1)
+    else:
+        drawn = np.sort(np.random.default_rng(0).integers(0, n, (2, pairs)), axis=0)
+        one, other = np.unique(drawn, axis=1)  # no pair twice
     apart = data.class_of[one] != data.class_of[other]
     distances = distances_between(data.vectors[one[apart]], data.vectors[other[apart]])
     _, counts = np.unique(np.round(distances * 2.0**24), return_counts=True)

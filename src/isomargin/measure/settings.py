@@ -1,7 +1,10 @@
 """Every choice an evaluation depends on, checked once, kept with its result."""
 
 from dataclasses import dataclass, fields
+from numbers import Integral, Real
 from typing import Any, Literal, get_args
+
+import numpy as np
 
 from isomargin.errors import InputError
 
@@ -9,6 +12,8 @@ Utility = Literal["specificity_sensitivity", "precision_recall"]
 MeanCurve = Literal["classes", "pooled"]
 EpsilonForm = Literal["f_score", "printed"]
 Pairs = Literal["all", "sampled"]
+
+MOST = 1_000_000  # beyond what any grid or sample needs, and short of what memory refuses
 
 
 @dataclass(frozen=True)
@@ -66,13 +71,18 @@ class Settings:
 
         rates = "two rates are needed, 0 < lower < upper < 1"
         need(is_pair(self.far) and 0 < self.far[0] < self.far[1] < 1, "far", rates)
-        need(self.frr is None or 0 < self.frr < 1, "frr", "a rate above 0 and below 1 is needed")
+        need(self.frr is None or is_rate(self.frr), "frr", "a rate above 0 and below 1 is needed")
         span = self.distances
         ordered = span is None or (is_pair(span) and 0 <= span[0] < span[1] <= 2)
         need(ordered, "distances", "two distances are needed, 0 <= lower < upper <= 2")
-        need(self.grid >= 10, "grid", "at least 10 distances are needed to follow the curves")
-        need(0 < self.epsilon <= 1, "epsilon", "a share of the classes is needed, above 0 and at most 1")
-        need(self.c > 0, "c", "a positive weight is needed")
+        need(
+            is_whole(self.grid, 10, MOST),
+            "grid",
+            f"at least 10 distances are needed to follow the curves, at most {MOST:,}",
+        )
+        in_share = isinstance(self.epsilon, Real) and 0 < self.epsilon <= 1
+        need(in_share, "epsilon", "a share of the classes is needed, above 0 and at most 1")
+        need(isinstance(self.c, Real) and 0 < self.c <= 1e100, "c", "a positive and finite weight is needed")
         for name, kind in (
             ("utility", Utility),
             ("mean_curve", MeanCurve),
@@ -81,9 +91,16 @@ class Settings:
         ):
             need(getattr(self, name) in get_args(kind), name, "choose from " + ", ".join(get_args(kind)))
         for name in ("target_far", "target_frr"):
-            need(0 < getattr(self, name) < 1, name, "a rate above 0 and below 1 is needed")
-        need(all(isinstance(each, int) and each >= 1 for each in self.k), "k", "whole numbers of at least 1 are needed")
-        need(self.negatives_per_positive >= 1, "negatives_per_positive", "at least 1 is needed")
+            need(is_rate(getattr(self, name)), name, "a rate above 0 and below 1 is needed")
+        whole = isinstance(self.k, tuple) and all(is_whole(each, 1) for each in self.k)
+        need(whole, "k", "whole numbers of at least 1 are needed")
+        per_positive = is_whole(self.negatives_per_positive, 1, MOST)
+        need(per_positive, "negatives_per_positive", f"a whole number is needed, from 1 to {MOST:,}")
+        need(is_whole(self.seed, 0), "seed", "a whole number of at least 0 is needed")
+        need(self.device is None or isinstance(self.device, str), "device", "the name of a torch device is needed")
+        need(
+            not (self.exact and self.device), "device", "the exact count has no use for a device: leave one of them out"
+        )
 
     @classmethod
     def from_values(cls, **values: Any) -> "Settings":
@@ -96,7 +113,25 @@ class Settings:
         for name, kind in (("far", float), ("distances", float), ("k", int)):
             if values.get(name) is not None:
                 values[name] = as_tuple(name, values[name], kind)
-        return cls(**values)
+        if values.get("device") is not None:
+            values["device"] = str(values["device"])
+        # Numbers of numpy's own types become Python's, which JSON can hold.
+        return cls(**{name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()})
+
+
+def is_whole(value: Any, least: int, most: int | None = None) -> bool:
+    """Whether this is a whole number in these bounds.
+
+    >>> is_whole(3, 1), is_whole(3.0, 1), is_whole(True, 1), is_whole(3, 1, 2)
+    (True, False, False, False)
+    """
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    return whole and value >= least and (most is None or value <= most)
+
+
+def is_rate(value: Any) -> bool:
+    """Whether this is a rate that is neither never nor always."""
+    return isinstance(value, Real) and 0 < float(value) < 1
 
 
 def is_pair(value: Any) -> bool:
@@ -107,8 +142,9 @@ def is_pair(value: Any) -> bool:
 def as_tuple(name: str, value: Any, kind: type) -> tuple[Any, ...]:
     """Make a tuple of numbers from a list, an array or a tuple of them."""
     try:
-        if kind is int and any(int(each) != each for each in value):
+        listed = list(value)
+        if kind is int and any(int(each) != each for each in listed):
             raise ValueError
-        return tuple(sorted({int(each) for each in value}) if name == "k" else (kind(each) for each in value))
-    except (TypeError, ValueError) as error:
+        return tuple(sorted({int(each) for each in listed}) if name == "k" else (kind(each) for each in listed))
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{name} is {value!r}: a list of numbers is needed") from error

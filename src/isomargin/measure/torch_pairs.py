@@ -43,6 +43,7 @@ def count_pairs_with_torch(
 
     try:
         vectors = torch.as_tensor(data.vectors, device=device)
+        vectors[0, 0].item()  # a device may take values and not give them back
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"device={device!r} cannot be used ({reason}): leave it out to use the CPU") from error
