@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import isomargin as im
 from isomargin import cli
+from isomargin.measure.saving import as_json_values, from_json_values
 
 CLASSES, IMAGES, WIDTH = 8, 8, 12
 GENERATOR = np.random.default_rng(0)
@@ -665,7 +666,7 @@ def test_any_small_set_is_measured_or_refused_and_its_scores_are_json(rows, devi
         evaluation = im.evaluate(vectors, labels, device=device, pairs=pairs, distances=(0.1, 1.9), target_far=0.5)
     except im.InputError:
         return
-    values = json.loads(json.dumps(evaluation.to_dict(), allow_nan=False))
+    values = json.loads(json.dumps(as_json_values(evaluation), allow_nan=False))
     assert values["scores"] == json.loads(json.dumps(evaluation.scores(), allow_nan=False))
-    assert im.Evaluation.from_dict(values).scores() == evaluation.scores()
+    assert from_json_values(values).scores() == evaluation.scores()
     assert len(evaluation.per_class) == len(set(labels))

@@ -95,6 +95,7 @@ def test_order_of_rows_changes_nothing(drawn_set, random):
     same_counts(one, count_pairs(sort_by_class(rows[order], labels[order]), k=K, tile_rows=7))
 
 
+@pytest.mark.filterwarnings("ignore:.*single image")
 @settings(max_examples=25, deadline=None)
 @given(sets)
 def test_names_of_labels_change_nothing_but_the_order_of_classes(drawn_set):
@@ -225,4 +226,4 @@ def test_listed_and_binned_distances_answer_alike():
     np.testing.assert_allclose(binned.pooled_within(grid), listed.pooled_within(grid), atol=12)
     wanted = np.arange(20) * 1000 + 1
     np.testing.assert_allclose(binned.class_distance_at(wanted), listed.class_distance_at(wanted), atol=2 / (1 << 15))
-    assert binned.pooled_distance_at(6000) == pytest.approx(listed.pooled_distance_at(6000), abs=5e-6)
+    assert binned.pooled_distance_at(6000) == pytest.approx(listed.pooled_distance_at(6000), abs=2 / (1 << 15) / 4)

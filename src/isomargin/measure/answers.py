@@ -20,7 +20,10 @@ ROUNDING = 1e-9  # a rate times a number of pairs that should be whole may be of
 
 @dataclass(frozen=True)
 class Answers:
-    """What the pairs say about one choice of calibration range and targets; NaN where a class has no positive pair."""
+    """What the pairs say about one choice of calibration range and targets.
+
+    A class without a positive pair has counts of 0, and NaN for what needs one.
+    """
 
     calibration_range: tuple[float, float]
     """(d_min, d_max)."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from isomargin.measure.curves import Curves
 from isomargin.measure.distances import Floats
 from isomargin.measure.settings import EpsilonForm
 from isomargin.utility import utility
@@ -36,7 +35,7 @@ def opis(class_utility: Floats, mean_utility: Floats | None = None) -> float:
 
 
 def round_off(value: float) -> float:
-    """Drop the last of float64's 53 bits or so, which summing in another order would change."""
+    """Keep 14 digits: those after them depend on the order of summing."""
     return float(f"{value:.14g}")
 
 
@@ -127,7 +126,7 @@ class ThresholdSpread:
     relative_deviation: float
     """The deviation in units of the calibration range's width."""
     relative_quantiles: dict[float, float]
-    """The quantiles' offsets from the median in units of the calibration range's width."""
+    """The quantiles on the scale of the calibration range: 0 is d_min, 1 is d_max."""
 
 
 def threshold_spread(class_distances: Floats, calibration_range: tuple[float, float]) -> ThresholdSpread:
@@ -143,16 +142,11 @@ def threshold_spread(class_distances: Floats, calibration_range: tuple[float, fl
     width = calibration_range[1] - calibration_range[0]
     values = np.quantile(class_distances, QUANTILES)
     deviation = round_off(class_distances.std())
-    median = float(np.median(class_distances))
     return ThresholdSpread(
         deviation=deviation,
         quantiles={q: float(v) for q, v in zip(QUANTILES, values, strict=True)},
         relative_deviation=deviation / width,
-        relative_quantiles={q: (float(v) - median) / width for q, v in zip(QUANTILES, values, strict=True)},
+        relative_quantiles={
+            q: (float(v) - calibration_range[0]) / width for q, v in zip(QUANTILES, values, strict=True)
+        },
     )
-
-
-def epsilon_opis_of(curves: Curves, epsilon: float, c: float, utility_kind: str, form: EpsilonForm) -> float:
-    """Epsilon-OPIS of curves, from the pair of rates that their utility combines."""
-    first = curves.specificity if utility_kind == "specificity_sensitivity" else curves.precision
-    return epsilon_opis(first, curves.sensitivity, curves.class_mean_utility, epsilon, c, form)

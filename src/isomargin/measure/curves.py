@@ -38,6 +38,10 @@ class Curves:
     pooled_frr: Floats
     """(grid,) false reject rate of all pairs."""
 
+    def first_rate(self, settings: Settings) -> Floats:
+        """(curves, grid) the rate that the utility combines with sensitivity."""
+        return self.specificity if settings.utility == "specificity_sensitivity" else self.precision
+
     @cached_property
     def class_mean_utility(self) -> Floats:
         """(curves,) mean over the grid of each curve."""

@@ -3,15 +3,13 @@
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from isomargin.errors import InputError
 from isomargin.measure.answers import answer, pairs_at_far
-from isomargin.measure.counts import PairCounts
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.inputs import ClassSortedVectors, sort_by_class
-from isomargin.measure.sampling import REPEATED, repeated_share, sample_negatives, sampled_pairs
+from isomargin.measure.sampling import REPEATED, repeated_share, sample_pairs, sampled_pairs
 from isomargin.measure.settings import EpsilonForm, MeanCurve, Pairs, Settings, Utility, is_whole
 from isomargin.progress import progress_bar
 
@@ -19,6 +17,7 @@ if TYPE_CHECKING:
     from isomargin.measure.pairs import PassResult
 
 SMALL = 1 << 23  # pairs up to which the exact count takes about a second
+FLAT = 3  # dimensions in which thousands of unit vectors crowd
 NARROW = 1 / 16  # a reach of distances below which float32 products are too coarse
 
 
@@ -55,10 +54,12 @@ def evaluate(
     :math:`U_i = (1 + c^2)\varphi_i\psi_i / (c^2\varphi_i + \psi_i)`. OPIS is the variance of :math:`U_i(d)` over
     classes, averaged over a grid of distances in the calibration range.
 
-    All pairs are counted in one pass, at the cost of their float32 product and about a fifth more; scores agree with
-    a definitional computation to 1e-4 or better. Sets of up to 4,096 embeddings, and embeddings whose distances
-    repeat, are counted exactly in any case. Memory above the embeddings' own: one float32 copy, at most 268 MB of
-    counters (classes x bins) and at most 4 KB a row.
+    All pairs are counted in one pass, at the cost of their float32 product and about a quarter more; the scores of the
+    set agree with a definitional computation to 1e-4. A single class's values do so in the mean: a pair nearer to a
+    threshold than a bin is wide (2e-5 to 5e-4) may count on either side of it. Sets of up to 4,096 embeddings, and
+    embeddings whose distances repeat, are counted exactly in any case. Memory above the embeddings' own: one float32
+    copy, at most 268 MB of counters (classes x bins; up to three times that while large classes are counted) and at
+    most 4 KB a row.
 
     Args:
         embeddings: (n, d) numpy array (memory-mapped or not), torch tensor or nested list; float16, bfloat16, float32,
@@ -137,22 +138,21 @@ def run(
     data = sort_by_class(embeddings, labels)
     check_rates(data, settings)
     exactly, reason = count_exactly_because(data, settings)
-    if exactly:
+    method: Literal["exact", "binned"] = "exact"
+    if settings.pairs == "sampled":
+        ranks = count(data, settings, threads, progress).ranks
+        counts = sample_pairs(data, settings.negatives_per_positive, settings.seed)
+        answers = answer(counts, settings)
+    elif exactly:
         from isomargin.measure.exact import count_exactly
 
         data = sort_by_class(embeddings, labels, dtype=float)
         counts, ranks, answers = count_exactly(data, settings, threads=threads, progress=progress)
     else:
+        method = "binned"
         counts, ranks = count(data, settings, threads, progress)
         answers = answer(counts, settings)
-    method: Literal["exact", "binned"] = "exact" if exactly else "binned"
-    notes = (*data.notes, *reason)
-    found = Evaluation(settings, data.names, data.sizes, counts, ranks, answers, method, notes)
-    if settings.pairs == "sampled":
-        negatives = sample_negatives(data, settings.negatives_per_positive, settings.seed)
-        counts = PairCounts(found.counts.positives, negatives)
-        found = replace(found, counts=counts, answers=answer(counts, settings))
-    return found
+    return Evaluation(settings, data.names, data.sizes, counts, ranks, answers, method, (*data.notes, *reason))
 
 
 def check_rates(data: ClassSortedVectors, settings: Settings) -> None:
@@ -184,20 +184,23 @@ def count(
 
 def count_exactly_because(data: ClassSortedVectors, settings: Settings) -> tuple[bool, tuple[str, ...]]:
     """Whether to count exactly, and what the user should know about that."""
-    if settings.exact:
-        return True, ()
-    if settings.device is not None:
-        return False, ()
     n = len(data.class_of)
-    if n * (n - 1) // 2 <= SMALL:
+    if settings.pairs == "sampled":
+        return False, ()
+    if settings.exact or (settings.device is None and n * (n - 1) // 2 <= SMALL):
         return True, ()
     from isomargin.measure.exact import fits
     from isomargin.measure.pairs import reach_of
 
-    narrow, repeated = reach_of(data.vectors) < NARROW, repeated_share(data) > REPEATED
-    if not narrow and not repeated:
+    if repeated_share(data) > REPEATED:
+        what = "distances repeat"
+    elif reach_of(data.vectors) < NARROW:
+        what = "all embeddings lie very close together"
+    elif data.vectors.shape[1] <= FLAT:
+        what = f"in {data.vectors.shape[1]} dimensions neighbours are closer than float32 can tell apart"
+    else:
         return False, ()
-    what = "distances repeat" if repeated else "all embeddings lie very close together"
-    if fits(data):
+    if settings.device is None and fits(data):
         return True, (f"{what}, so pairs are counted exactly, which takes longer",)
-    return False, (f"{what}, and the classes are too large for the exact count: scores are accurate to a bin only",)
+    why = "the classes are too large for the exact count" if settings.device is None else "a device counts in bins"
+    return False, (f"{what}, and {why}: scores are accurate to a bin only",)

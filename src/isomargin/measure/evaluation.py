@@ -20,16 +20,15 @@ from isomargin.measure import consistency
 from isomargin.measure.answers import Answers, answer
 from isomargin.measure.counts import PairCounts, RankCounts
 from isomargin.measure.curves import Curves, make_curves, share
-from isomargin.measure.distances import BinnedDistances, ClassDistances, Floats, ListedDistances
-from isomargin.measure.serial import nan_for_null, null_for_nan, pack_array, unpack_array
+from isomargin.measure.distances import BinnedDistances, Floats
+from isomargin.measure.serial import null_for_nan
 from isomargin.measure.settings import Settings
 
 if TYPE_CHECKING:
     import pandas
 
-FORMAT = "isomargin evaluation"
-VERSION = 1
 WORST_IS_LEAST = {"mean_utility": True, "opis_contribution": False, "far": False, "frr": False, "eer": False}
+CONCERNS_ANSWERS = ("far", "frr", "grid", "target_far", "target_frr")  # and distances
 NEEDS_PAIRS = ("k", "map_at_r", "pairs", "negatives_per_positive", "seed", "exact", "device")
 
 
@@ -44,7 +43,7 @@ class OperatingPoint:
     frr: float
     """Pooled false reject rate."""
     class_far: Floats
-    """(classes,) each class's false accept rate."""
+    """(classes,) each class's false accept rate; NaN for a class without sampled negatives."""
     class_frr: Floats
     """(classes,) each class's false reject rate; NaN for a class of one image."""
 
@@ -122,9 +121,14 @@ class Evaluation:
     @cached_property
     def epsilon_opis(self) -> float:
         """Squared utility gap between the best and worst epsilon share; see `consistency.epsilon_opis`."""
-        settings = self.settings
-        return consistency.epsilon_opis_of(
-            self.curves, settings.epsilon, settings.c, settings.utility, settings.epsilon_form
+        settings, curves = self.settings, self.curves
+        return consistency.epsilon_opis(
+            curves.first_rate(settings),
+            curves.sensitivity,
+            curves.class_mean_utility,
+            settings.epsilon,
+            settings.c,
+            settings.epsilon_form,
         )
 
     @cached_property
@@ -174,7 +178,7 @@ class Evaluation:
         answers, positives, negatives = self.answers, self.counts.positives, self.counts.negatives
         far = answers.target_negatives_within.sum() / negatives.totals.sum()
         frr = 1 - answers.target_positives_within.sum() / positives.pooled_total
-        class_far = share(answers.target_negatives_within, negatives.totals)
+        class_far = share_or_nan(answers.target_negatives_within, negatives.totals)
         return OperatingPoint(
             answers.target_distance, float(far), float(frr), class_far, self._frr(answers.target_positives_within)
         )
@@ -188,6 +192,8 @@ class Evaluation:
         >>> point.far, point.frr
         (0.0, 0.0)
         """
+        if distance == self.target.distance:
+            return self.target
         if not 0 <= distance <= 2:
             raise InputError(f"distance is {distance!r}: a distance of unit vectors is needed, from 0 to 2")
         here = np.array([distance], np.float64)
@@ -196,13 +202,12 @@ class Evaluation:
             distance=float(distance),
             far=float(negatives.pooled_within(here)[0] / negatives.pooled_total),
             frr=float(1 - positives.pooled_within(here)[0] / positives.pooled_total),
-            class_far=share(negatives.within(here)[:, 0], negatives.totals),
+            class_far=share_or_nan(negatives.within(here)[:, 0], negatives.totals),
             class_frr=self._frr(positives.within(here)[:, 0]),
         )
 
     def _frr(self, accepted: Floats) -> Floats:
-        totals = self.counts.positives.totals
-        return np.where(totals > 0, 1 - share(accepted, totals), np.nan)
+        return 1 - share_or_nan(accepted, self.counts.positives.totals)
 
     # ----- retrieval
 
@@ -299,15 +304,20 @@ class Evaluation:
         """
         if again := [name for name in changes if name in NEEDS_PAIRS]:
             raise InputError(f"{', '.join(again)} cannot be changed without the pairs: call evaluate again")
-        ranges = {"far", "frr", "distances"} & set(changes)
         kept = {each.name: getattr(self.settings, each.name) for each in fields(Settings)}
-        if ranges and "distances" not in changes:
+        if {"far", "frr"} & set(changes) and "distances" not in changes:
             kept["distances"] = None  # a range asked for by rates takes the place of one given by distances
         settings = Settings.from_values(**{**kept, **changes})
-        method: Literal["exact", "binned"] = (
-            "exact" if isinstance(self.counts.negatives, ListedDistances) and self.method == "exact" else "binned"
-        )
-        return replace(self, settings=settings, answers=answer(self.counts, settings), method=method)
+        if all(getattr(settings, name) == kept[name] for name in CONCERNS_ANSWERS) and settings.distances == (
+            self.settings.distances
+        ):
+            return replace(self, settings=settings)
+        answers = answer(self.counts, settings)
+        if self.method == "exact" and isinstance(self.counts.negatives, BinnedDistances):
+            width = self.counts.negatives.reach / self.counts.negatives.counts.shape[1]
+            note = f"interpolated within bins of {width:.2g} from pairs counted before: evaluate again to be exact"
+            return replace(self, settings=settings, answers=answers, method="binned", notes=(*self.notes, note))
+        return replace(self, settings=settings, answers=answers)
 
     # ----- saving
 
@@ -336,56 +346,6 @@ class Evaluation:
         }
         return {name: null_for_nan(value) for name, value in values.items()}
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything as JSON values: the scores for reading, settings and counts for loading."""
-        return {
-            "format": FORMAT,
-            "version": VERSION,
-            "scores": self.scores(),
-            "settings": asdict(self.settings),
-            "method": self.method,
-            "notes": list(self.notes),
-            "names": {"dtype": "text" if self.names.dtype.kind == "U" else self.names.dtype.name}
-            | {"values": self.names.tolist()},
-            "sizes": pack_array(self.sizes),
-            "ranks": {
-                each.name: value if each.name == "k" or value is None else pack_array(value)
-                for each in fields(RankCounts)
-                for value in [getattr(self.ranks, each.name)]
-            },
-            "positives": pack_distances(self.counts.positives),
-            "negatives": pack_distances(self.counts.negatives),
-            # Interpolated answers follow from the counts; exact ones do not.
-            "answers": pack_answers(self.answers) if self.method == "exact" else None,
-        }
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "Evaluation":
-        """Read back what ``to_dict`` gave."""
-        if values.get("format") != FORMAT:
-            raise InputError("this JSON is not an evaluation that isomargin wrote")
-        if values.get("version") != VERSION:
-            raise InputError(f"this evaluation has format version {values.get('version')!r}: {VERSION} is needed")
-        settings = Settings.from_values(**values["settings"])
-        counts = PairCounts(unpack_distances(values["positives"]), unpack_distances(values["negatives"]))
-        kind = values["names"]["dtype"]
-        ranks: dict[str, Any] = {
-            name: unpack_array(each) if isinstance(each, dict) else each for name, each in values["ranks"].items()
-        }
-        evaluation = cls(
-            settings=settings,
-            names=np.array(values["names"]["values"], str if kind == "text" else kind),
-            sizes=unpack_array(values["sizes"]),
-            counts=counts,
-            ranks=RankCounts(**{**ranks, "k": tuple(ranks["k"])}),
-            answers=answer(counts, settings) if values["answers"] is None else unpack_answers(values["answers"]),
-            method=values["method"],
-            notes=tuple(values["notes"]),
-        )
-        if not fits_together(evaluation):
-            raise InputError("the parts of this evaluation do not fit together: the file is damaged")
-        return evaluation
-
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write as JSON, whole or not at all.
 
@@ -396,21 +356,30 @@ class Evaluation:
         ...     im.Evaluation.load(f"{folder}/evaluation.json").opis == evaluation.opis
         True
         """
-        text = json.dumps(self.to_dict(), allow_nan=False, indent=1)
+        from isomargin.measure.saving import as_json_values
+
+        text = json.dumps(as_json_values(self), allow_nan=False, indent=1)
         with atomic_write(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
 
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> "Evaluation":
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> "Evaluation":
         """Read an evaluation that ``save`` wrote."""
+        from isomargin.measure.saving import from_json_values
+
         source = Path(path)
         check_file(source)
         try:
-            return cls.from_dict(json.loads(source.read_text(encoding="utf-8")))
+            return from_json_values(json.loads(source.read_text(encoding="utf-8")))
         except InputError as error:
             raise InputError(f"{source}: {error}") from error
         except Exception as error:  # whatever damage does to the readers
             raise InputError(f"{source} cannot be read as an evaluation: it is damaged or cut short") from error
+
+
+def share_or_nan(part: Floats, whole: NDArray[np.int64]) -> Floats:
+    """Divide, NaN where there is nothing to divide by."""
+    return np.where(whole > 0, share(part, whole), np.nan)
 
 
 def check_worst_by(by: str) -> None:
@@ -419,69 +388,9 @@ def check_worst_by(by: str) -> None:
         raise InputError(f"worst by {by!r} is not possible: choose from {', '.join(WORST_IS_LEAST)}")
 
 
-def fits_together(evaluation: Evaluation) -> bool:
-    """Whether what was read from a file has the shapes that the scores are computed from."""
-    answers, ranks = evaluation.answers, evaluation.ranks
-    positives, negatives = evaluation.counts.positives, evaluation.counts.negatives
-    classes, grid = evaluation.sizes.shape, (evaluation.settings.grid,)
-    by_class = [evaluation.names, ranks.queries, positives.totals, negatives.totals]
-    by_class += [answers.target_positives_within, answers.target_negatives_within]
-    by_class += [answers.class_far_distance, answers.class_frr_distance, answers.class_eer, answers.class_auc]
-    by_class += [each for each in (ranks.r_precision, ranks.average_precision) if each is not None]
-    on_grid = [answers.distances, answers.pooled_positives_within, answers.pooled_negatives_within]
-    shapes_fit = (
-        all(each.shape == classes for each in by_class)
-        and all(each.shape == grid for each in on_grid)
-        and answers.positives_within.shape == answers.negatives_within.shape == classes + grid
-        and ranks.hits.shape == (*classes, len(ranks.k))
-    )
-    appearances_fit = positives.appearances == 1 and negatives.appearances in (1, 2)
-    kinds_fit = evaluation.names.dtype.kind in "iuU" and evaluation.method in ("exact", "binned")
-    return shapes_fit and appearances_fit and kinds_fit
-
-
 def spread_values(spread: consistency.ThresholdSpread) -> dict[str, Any]:
     """Give a spread as JSON values."""
     return {
         name: {str(q): v for q, v in value.items()} if isinstance(value, dict) else value
         for name, value in asdict(spread).items()
     }
-
-
-def pack_distances(distances: ClassDistances) -> dict[str, Any]:
-    """Give distances as JSON values."""
-    if isinstance(distances, ListedDistances):
-        listed = {"distances": pack_array(distances.distances), "offsets": pack_array(distances.offsets)}
-        return {"kind": "listed", "appearances": distances.appearances, **listed}
-    binned = {"counts": pack_array(distances.counts), "reach": distances.reach}
-    return {"kind": "binned", "appearances": distances.appearances, **binned}
-
-
-def unpack_distances(values: dict[str, Any]) -> ClassDistances:
-    """Read them back."""
-    if values["kind"] == "listed":
-        offsets, distances = unpack_array(values["offsets"]), unpack_array(values["distances"])
-        if distances.shape != (offsets[-1],):
-            raise InputError("the distances of this evaluation do not fit together: the file is damaged")
-        return ListedDistances(distances, offsets, values["appearances"])
-    return BinnedDistances(unpack_array(values["counts"]), float(values["reach"]), values["appearances"])
-
-
-def pack_answers(answers: Answers) -> dict[str, Any]:
-    """Give answers as JSON values."""
-    packed: dict[str, Any] = {}
-    for each in fields(Answers):
-        value = getattr(answers, each.name)
-        packed[each.name] = pack_array(value) if isinstance(value, np.ndarray) else value
-    return {name: null_for_nan(value) for name, value in packed.items()}
-
-
-def unpack_answers(values: dict[str, Any]) -> Answers:
-    """Read them back."""
-    low, high = values["calibration_range"]
-    plain: dict[str, Any] = {
-        name: unpack_array(value) if isinstance(value, dict) else nan_for_null(value)
-        for name, value in values.items()
-        if name != "calibration_range"
-    }
-    return Answers(calibration_range=(low, high), **plain)

@@ -6,7 +6,6 @@ the second collects the distances in those bins; the third counts at the distanc
 large sets: for small ones, for distances that repeat, and for checking.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,19 +20,18 @@ from isomargin.measure.answers import Answers, check_range, kept_pairs, needed_p
 from isomargin.measure.counts import PairCounts, RankCounts
 from isomargin.measure.distances import BinnedDistances, Floats, ListedDistances
 from isomargin.measure.inputs import ClassSortedVectors
-from isomargin.measure.pairs import Progress, number_of_bins, reach_of
+from isomargin.measure.pairs import Progress, available_cores, number_of_bins, reach_of
+from isomargin.measure.retrieval import QUANTUM, distances_from_similarity, rank_query
 from isomargin.measure.sampling import REPEATED, repeated_share
 from isomargin.measure.settings import Settings
 from isomargin.measure.verification import crossing, listed_auc, listed_eer
 
 Result = TypeVar("Result")
 
-# Similarities closer than this are equal, because float64 rounding moves them by some 1e-16. Where distances repeat,
-# the coarser one leaves next to no chance that equal ones fall on two sides of a step.
-QUANTUM = 2.0**-42
-QUANTUM_OF_REPEATED = 2.0**-36
+QUANTUM_OF_REPEATED = 2.0**-36  # coarser, so that where distances repeat hardly any equal ones fall on two steps
 GROUP_BYTES = 1 << 27  # distances held by one worker
-LARGEST_CLASS_BYTES = 1 << 32
+LARGEST_CLASS_BYTES = 1 << 29  # of one class's distances; a worker needs about four times that
+MOST_POSITIVES = 1 << 26
 LISTED_NEGATIVES = 1 << 19  # up to this many negative pairs all distances are kept, so that later questions stay exact
 FINE = 1 << 19  # pooled bins a unit of distance
 KEPT_DISTANCES = 1 << 25  # up to this many distances are kept from pass to pass instead of computed again
@@ -62,8 +60,10 @@ class ClassResult:
 
 
 def fits(data: ClassSortedVectors) -> bool:
-    """Whether the largest class's distances can be held."""
-    return int(data.sizes.max()) * len(data.class_of) * 8 <= LARGEST_CLASS_BYTES
+    """Whether the largest class's distances, and all positives', can be held."""
+    sizes = data.sizes
+    positives = int((sizes * (sizes - 1) // 2).sum())
+    return int(sizes.max()) * len(data.class_of) * 8 <= LARGEST_CLASS_BYTES and positives <= MOST_POSITIVES
 
 
 def fine_bin(distances: Floats) -> NDArray[np.int64]:
@@ -77,8 +77,8 @@ def count_exactly(
     """Answer exactly for these settings. ``data`` must hold float64 vectors."""
     if not fits(data):
         raise InputError(
-            f"exact=True needs the distances of a whole class in memory, and the largest, of {data.sizes.max():,} "
-            f"images, has {int(data.sizes.max()) * len(data.class_of):,} of them: leave exact out"
+            f"exact=True keeps the distances inside classes and of the largest class to all others in memory, and a "
+            f"class of {data.sizes.max():,} among {len(data.class_of):,} images is too large for that: leave exact out"
         )
     return ExactPass(data, settings, threads, progress).run()
 
@@ -90,7 +90,7 @@ class ExactPass:
         self, data: ClassSortedVectors, settings: Settings, threads: int | None, progress: Progress | None
     ) -> None:
         self.data, self.settings = data, settings
-        self.threads = threads or len(os.sched_getaffinity(0))
+        self.threads = threads or available_cores()
         self.progress = progress or (lambda share: None)
         self.starts, self.ends = data.starts, data.ends
         n = len(data.class_of)
@@ -98,7 +98,7 @@ class ExactPass:
         self.pooled_negatives = int(self.negative_totals.sum()) // 2
         self.keep_negatives = self.pooled_negatives <= LISTED_NEGATIVES
         self.reach = reach_of(data.vectors)
-        self.edges = np.linspace(0.0, self.reach, number_of_bins(len(data.sizes)) + 1)
+        self.edges = np.linspace(0.0, self.reach, number_of_bins(len(data.sizes), n) + 1)
         self.kept: dict[int, Floats] | None = {} if n * n <= KEPT_DISTANCES else None
         self.quantum = QUANTUM_OF_REPEATED if repeated_share(data) > REPEATED else QUANTUM
         self.done = 0.0
@@ -118,13 +118,7 @@ class ExactPass:
         if self.kept is not None and group.start in self.kept:
             return self.kept[group.start]
         rows = self.data.vectors[self.starts[group.start] : self.ends[group.stop - 1]]
-        square = rows @ self.data.vectors.T
-        square /= self.quantum
-        np.round(square, out=square)
-        square *= -2 * self.quantum
-        square += 2
-        np.maximum(square, 0, out=square)
-        distances: Floats = np.sqrt(square, out=square)
+        distances = distances_from_similarity(rows @ self.data.vectors.T, self.quantum)
         if self.kept is not None:
             self.kept[group.start] = distances
         return distances
@@ -198,7 +192,7 @@ class ExactPass:
     def study_class(self, which: int, block: Floats) -> ClassResult:
         """Everything about one class that needs only its own pairs."""
         size, start = len(block), self.starts[which]
-        positives = np.sort(block[:, start : start + size][np.triu_indices(size, 1)])
+        positives = np.sort(np.concatenate([block[i, start + i + 1 : start + size] for i in range(size)]))
         negatives = np.sort(self.negatives(which, block))
         needed = int(needed_pairs(self.settings.target_far, np.array(len(negatives))))
         some = len(positives) > 0
@@ -224,16 +218,8 @@ class ExactPass:
         if size == 1:
             return nearer, r_precision, average_precision
         for i, row in enumerate(block):
-            positives = np.sort(np.delete(row[start:end], i))
             negatives = np.concatenate([row[:start], row[end:]])
-            # Only negatives nearer than the last positive can come before one.
-            negatives = np.sort(negatives[negatives < positives[-1]])
-            passed = np.searchsorted(negatives, positives, side="left")
-            ranks = np.arange(1, size) + passed
-            found = ranks <= size - 1
-            nearer[i] = passed[0]
-            r_precision[i] = found.mean()
-            average_precision[i] = (np.arange(1, size) / ranks)[found].sum() / (size - 1)
+            nearer[i], r_precision[i], average_precision[i] = rank_query(np.delete(row[start:end], i), negatives)
         return nearer, r_precision, average_precision
 
     def find_quantiles(self, positives: ListedDistances, fine_counts: NDArray[np.int64]) -> "Quantiles":
@@ -253,10 +239,7 @@ class ExactPass:
         meeting = int(np.argmax(below[1:] / total >= frr))
         earlier = np.flatnonzero(fine_counts[:meeting])[-1:]
         inside, auc = self.second_pass(positives, np.unique([*bins, meeting, *earlier]))
-        at = [
-            float(inside[np.searchsorted(inside, b / FINE) + count - below[b] - 1])
-            for b, count in zip(bins, wanted, strict=True)
-        ]
+        at = [inside.distance_at(b / FINE, count - below[b]) for b, count in zip(bins, wanted, strict=True)]
         low, high = self.range_from(at, positives)
         eer = self.eer_around(meeting, inside, positives, below)
         return Quantiles(at[0], low, high, eer, auc)
@@ -271,36 +254,38 @@ class ExactPass:
         kept = int(kept_pairs(settings.frr, np.array(positives.pooled_total)))
         return check_range(positives.pooled_distance_at(kept), at[1], settings)
 
-    def second_pass(self, positives: ListedDistances, bins: NDArray[np.int64]) -> tuple[Floats, float]:
-        """Pooled negatives' distances in these narrow bins, ascending; and the pooled AUC."""
+    def second_pass(self, positives: ListedDistances, bins: NDArray[np.int64]) -> tuple["Tally", float]:
+        """Pooled negatives' distances in these narrow bins; and the pooled AUC."""
         wanted = np.zeros(2 * FINE + 1, bool)
         wanted[bins] = True
         pooled_positives = positives.pooled
 
-        def work(group: slice, distances: Floats) -> tuple[Floats, int]:
+        def work(group: slice, distances: Floats) -> tuple[Tally, int]:
             once = np.sort(self.pooled_negatives_of(group, distances))
             nearer = np.searchsorted(once, pooled_positives, side="left").sum()
             as_near = np.searchsorted(once, pooled_positives, side="right").sum()
-            return once[wanted[fine_bin(once)]], int(nearer + as_near)
+            return Tally(*np.unique(once[wanted[fine_bin(once)]], return_counts=True)), int(nearer + as_near)
 
         collected, twice_nearer = [], 0
         for inside, twice in self.each_group(work):
             collected.append(inside)
             twice_nearer += twice
         auc = 1 - twice_nearer / 2 / positives.pooled_total / self.pooled_negatives
-        return np.sort(np.concatenate(collected)), auc
+        return Tally.merge(collected), auc
 
     def eer_around(
-        self, meeting: int, inside: Floats, positives: ListedDistances, below: NDArray[np.int64]
+        self, meeting: int, inside: "Tally", positives: ListedDistances, below: NDArray[np.int64]
     ) -> tuple[float, float]:
         """Equal error rate and its threshold, from the distances around the meeting."""
         pooled = positives.pooled
         edges = np.array([meeting, meeting + 1]) / FINE
         first, last = np.searchsorted(pooled, edges, side="left")
-        a, b = np.searchsorted(inside, edges, side="left")
-        previous = max([-np.inf, *pooled[max(first - 1, 0) : first], *inside[max(a - 1, 0) : a]])
-        thresholds = np.unique(np.concatenate([[previous], pooled[first:last], inside[a:b]]))
-        far = (below[meeting] + np.searchsorted(inside[a:b], thresholds, side="right")) / self.pooled_negatives
+        a, b = np.searchsorted(inside.values, edges, side="left")
+        previous = max([-np.inf, *pooled[max(first - 1, 0) : first], *inside.values[max(a - 1, 0) : a]])
+        thresholds = np.unique(np.concatenate([[previous], pooled[first:last], inside.values[a:b]]))
+        accepted = np.concatenate([[0], np.cumsum(inside.counts[a:b])])
+        found = np.searchsorted(inside.values[a:b], thresholds, side="right")
+        far = (below[meeting] + accepted[found]) / self.pooled_negatives
         frr = 1 - np.searchsorted(pooled, thresholds, side="right") / len(pooled)
         eer, at = crossing(far, frr)
         return eer, float(thresholds[at])
@@ -338,6 +323,26 @@ class ExactPass:
             auc=quantiles.auc,
             class_auc=np.array([each.auc for each in classes]),
         )
+
+
+class Tally(NamedTuple):
+    """Distinct distances, ascending, and how many pairs have each: where distances repeat, far fewer than the pairs."""
+
+    values: Floats
+    counts: NDArray[np.int64]
+
+    @classmethod
+    def merge(cls, tallies: "list[Tally]") -> "Tally":
+        """Add several up."""
+        values, place = np.unique(np.concatenate([each.values for each in tallies]), return_inverse=True)
+        counts = np.zeros(len(values), np.int64)
+        np.add.at(counts, place, np.concatenate([each.counts for each in tallies]))
+        return cls(values, counts)
+
+    def distance_at(self, low: float, count: int) -> float:
+        """The distance of the so-many-th pair from ``low`` on."""
+        first = int(np.searchsorted(self.values, low, side="left"))
+        return float(self.values[first + np.searchsorted(np.cumsum(self.counts[first:]), count, side="left")])
 
 
 @dataclass(frozen=True)

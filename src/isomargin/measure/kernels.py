@@ -5,7 +5,7 @@ Rows are sorted by class. Index arithmetic is unsigned and inner loops run over 
 No kernel takes a lock: two tiles that share a block of rows must not be counted at the same time.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -41,8 +41,10 @@ class Ranks(NamedTuple):
     which a negative changes nothing: after a few tiles hardly any negative does.
     """
 
-    best: NDArray[np.float32]  # (n,) similarity of the nearest positive
-    nearer: NDArray[np.int32]  # (n,) negatives nearer than that
+    above: NDArray[np.float32]  # (n,) similarity of the nearest positive, and what float32 cannot tell apart more
+    below: NDArray[np.float32]  # (n,) the same, as much less
+    nearer: NDArray[np.int32]  # (n,) negatives surely nearer than that
+    as_near: NDArray[np.int32]  # (n,) negatives nearer, or so close to it that float32 cannot tell
     offset: NDArray[np.int64]  # (n + 1,); equal offsets where a query's positives are not kept
     similarity: NDArray[np.float32]  # (slots,)
     between: NDArray[np.int32]  # (slots,)
@@ -52,7 +54,7 @@ class Ranks(NamedTuple):
 
 
 @njit(nogil=True, cache=True)
-def read_positives(  # noqa: D103
+def read_positives(
     similarity: NDArray[np.float32],  # (rows, columns) of the tile
     first_row: int,
     first_column: int,
@@ -62,6 +64,7 @@ def read_positives(  # noqa: D103
     list_offset: NDArray[np.int64],  # (classes + 1,)
     bins: Bins,
 ) -> None:
+    """Find each query's nearest positive, keep its positives where there is room, list or bin the distances."""
     for i in range(similarity.shape[0]):
         row = first_row + i
         of = rows.class_of[row]
@@ -73,8 +76,8 @@ def read_positives(  # noqa: D103
         for column in range(first, min(rows.class_end[of], first_column + similarity.shape[1])):
             value = similarity[i, column - first_column]
             other = column - start
-            ranks.best[row] = max(ranks.best[row], value)
-            ranks.best[column] = max(ranks.best[column], value)
+            ranks.above[row] = max(ranks.above[row], value)
+            ranks.above[column] = max(ranks.above[column], value)
             if slots:
                 ranks.similarity[ranks.offset[row] + other - 1] = value
                 ranks.similarity[ranks.offset[column] + local] = value
@@ -87,9 +90,11 @@ def read_positives(  # noqa: D103
 
 
 @njit(nogil=True, cache=True)
-def arrange_positives(ranks: Ranks, tolerance: float) -> None:  # noqa: D103
-    for i in range(ranks.best.size):
-        ranks.best[i] += np.float32(tolerance)
+def arrange_positives(ranks: Ranks, tolerance: float) -> None:
+    """Sort each query's positives, nearest first, and set the floor at its farthest."""
+    for i in range(ranks.above.size):
+        ranks.below[i] = ranks.above[i] - np.float32(tolerance)
+        ranks.above[i] += np.float32(tolerance)
         first, end = ranks.offset[i], ranks.offset[i + 1]
         if end > first:
             ranks.similarity[first:end] = np.sort(ranks.similarity[first:end])[::-1] + np.float32(tolerance)
@@ -98,7 +103,11 @@ def arrange_positives(ranks: Ranks, tolerance: float) -> None:  # noqa: D103
 
 
 @njit(nogil=True, cache=True)
-def meet_negative(i: int, value: float, ranks: Ranks) -> None:  # noqa: D103
+def meet_negative(i: int, value: float, ranks: Ranks) -> None:
+    """Count a negative above query i's floor, and drop the positives that it pushes out of the R nearest.
+
+    Between calls ``total`` is the number of negatives nearer than the last positive alive.
+    """
     first = ranks.offset[i]
     possible = ranks.offset[i + 1] - first  # R
     alive = ranks.alive[i]
@@ -116,16 +125,18 @@ def meet_negative(i: int, value: float, ranks: Ranks) -> None:  # noqa: D103
 
 
 @njit(nogil=True, fastmath=FAST, cache=True)
-def bin_row(similarity: NDArray[np.float32], bins: Bins, index: NDArray[np.uint32]) -> None:  # noqa: D103
+def bin_row(similarity: NDArray[np.float32], bins: Bins, index: NDArray[np.uint32]) -> None:
+    """The bin of each similarity."""
     for j in range(similarity.size):
         distance = np.sqrt(max(np.float32(2) - np.float32(2) * similarity[j], np.float32(0)))
         index[j] = np.uint32(np.int32(min(distance * bins.per_distance, bins.last)))
 
 
 @njit(nogil=True, cache=True)
-def count_row(  # noqa: D103
+def count_row(
     index: NDArray[np.uint32], base: np.uint64, column_base: NDArray[np.uint64], counters: NDArray[np.uint32]
 ) -> None:
+    """Add a row's pairs to its own class's counters and to the columns' classes'."""
     for j in range(index.size):
         which = np.uint64(index[j])
         counters[base + which] += np.uint32(1)
@@ -133,22 +144,24 @@ def count_row(  # noqa: D103
 
 
 @njit(nogil=True, fastmath=FAST, cache=True)
-def count_nearer(  # noqa: D103
+def count_nearer(
     similarity: NDArray[np.float32],
     best: float,
     column_best: NDArray[np.float32],
-    column_nearer: NDArray[np.int32],
+    column_counts: NDArray[np.int32],
 ) -> int:
+    """Count the similarities above the row's best (returned) and above the columns' (added to their counts)."""
     nearer = np.int32(0)  # 32 bits, so that it is summed in as many lanes as there are similarities
     for j in range(similarity.size):
         nearer += np.int32(similarity[j] > best)
     for j in range(similarity.size):
-        column_nearer[j] += np.int32(similarity[j] > column_best[j])
+        column_counts[j] += np.int32(similarity[j] > column_best[j])
     return int(nearer)
 
 
 @njit(nogil=True, fastmath=FAST, cache=True)
-def any_above(similarity: NDArray[np.float32], floor: float, column_floor: NDArray[np.float32]) -> bool:  # noqa: D103
+def any_above(similarity: NDArray[np.float32], floor: float, column_floor: NDArray[np.float32]) -> bool:
+    """Whether any similarity reaches the row's floor or its column's."""
     above = np.int32(0)
     for j in range(similarity.size):
         above += np.int32(similarity[j] > min(floor, column_floor[j]))
@@ -156,7 +169,7 @@ def any_above(similarity: NDArray[np.float32], floor: float, column_floor: NDArr
 
 
 @njit(nogil=True, cache=True)
-def count_negatives(  # noqa: D103
+def count_negatives(
     similarity: NDArray[np.float32],  # (rows, columns) of the tile
     first_row: int,
     first_column: int,
@@ -165,6 +178,7 @@ def count_negatives(  # noqa: D103
     ranks: Ranks,
     index: NDArray[np.uint32],  # (columns,) scratch
 ) -> None:
+    """Count a tile's negative pairs: in bins for both their classes, and for the ranks of both their ends."""
     width = similarity.shape[1]
     for i in range(similarity.shape[0]):
         row = first_row + i
@@ -182,7 +196,10 @@ def count_negatives(  # noqa: D103
             first, end = first_column + a, first_column + b
             bin_row(values, bins, index[: b - a])
             count_row(index[: b - a], bins.base[row], bins.base[first:end], bins.counters)
-            ranks.nearer[row] += count_nearer(values, ranks.best[row], ranks.best[first:end], ranks.nearer[first:end])
+            ranks.nearer[row] += count_nearer(values, ranks.above[row], ranks.above[first:end], ranks.nearer[first:end])
+            ranks.as_near[row] += count_nearer(
+                values, ranks.below[row], ranks.below[first:end], ranks.as_near[first:end]
+            )
             for chunk in range(0, b - a, 64):
                 stop = min(chunk + 64, b - a)
                 if any_above(values[chunk:stop], ranks.floor[row], ranks.floor[first + chunk : first + stop]):
@@ -194,10 +211,9 @@ def count_negatives(  # noqa: D103
 
 
 @njit(nogil=True, cache=True)
-def score_ranks(  # noqa: D103
-    ranks: Ranks, r_precision: NDArray[np.float64], average_precision: NDArray[np.float64]
-) -> None:
-    for i in range(ranks.best.size):
+def score_ranks(ranks: Ranks, r_precision: NDArray[np.float64], average_precision: NDArray[np.float64]) -> None:
+    """R-precision and average precision at R of each query whose positives were kept."""
+    for i in range(ranks.above.size):
         first, end = ranks.offset[i], ranks.offset[i + 1]
         if end == first:
             continue
@@ -211,7 +227,7 @@ def score_ranks(  # noqa: D103
 
 
 @njit(nogil=True, fastmath=FAST, cache=True)
-def rank_strip(  # noqa: D103
+def rank_strip(
     similarity: NDArray[np.float32],  # (queries, n): whole rows
     first_row: int,
     rows: Rows,
@@ -220,6 +236,7 @@ def rank_strip(  # noqa: D103
     r_precision: NDArray[np.float64],
     average_precision: NDArray[np.float64],
 ) -> None:
+    """The same for queries of large classes, from whole rows, each sorted into fine bins of its own."""
     fine = positives.size
     n = similarity.shape[1]
     for i in range(similarity.shape[0]):
@@ -265,11 +282,12 @@ def rank_strip(  # noqa: D103
 
 
 @njit(nogil=True, cache=True)
-def count_below(  # noqa: D103
-    counts: NDArray[np.uint32],  # (classes, bins)
+def count_below(
+    counts: NDArray[Any],  # (classes, bins) uint32 or int64
     offsets: NDArray[np.int64],  # (classes + 1,) where each class's questions start
     bins: NDArray[np.int64],  # (questions,) ascending within each class
 ) -> NDArray[np.int64]:
+    """For each question, the class's pairs in bins before this one."""
     below = np.empty(bins.size, np.int64)
     for i in range(counts.shape[0]):
         total, at = 0, 0
@@ -282,12 +300,13 @@ def count_below(  # noqa: D103
 
 
 @njit(nogil=True, cache=True)
-def bins_reaching(  # noqa: D103
-    counts: NDArray[np.uint32],  # (classes, bins)
+def bins_reaching(
+    counts: NDArray[Any],  # (classes, bins) uint32 or int64
     wanted: NDArray[np.int64],  # (classes,) at most the class's total, at least 1
     found: NDArray[np.int64],  # (classes,) out: the first bin by whose end there are so many
     below: NDArray[np.int64],  # (classes,) out: how many there are before it
 ) -> None:
+    """For each class, the bin in which a count is reached."""
     for i in range(counts.shape[0]):
         total, b = 0, 0
         while total + int(counts[i, b]) < wanted[i]:

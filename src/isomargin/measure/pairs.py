@@ -19,8 +19,9 @@ from threadpoolctl import threadpool_limits
 
 from isomargin.measure import kernels
 from isomargin.measure.counts import PairCounts, RankCounts
-from isomargin.measure.distances import BinnedDistances, ListedDistances
+from isomargin.measure.distances import BinnedDistances, Floats, ListedDistances
 from isomargin.measure.inputs import ClassSortedVectors
+from isomargin.measure.retrieval import QUANTUM, distances_from_similarity, rank_query
 
 Progress = Callable[[float], None]
 Tile = tuple[int, int]
@@ -28,10 +29,12 @@ Tile = tuple[int, int]
 TILE_ROWS = 512  # 512 x 512 similarities are 1 MB: still in the core's cache when they are counted
 COUNTER_CELLS = 1 << 26  # classes x bins: 268 MB of counters
 MOST_BINS = 1 << 17
-LISTED_POSITIVES = 1 << 25  # more positive pairs than this are counted in bins instead of listed
+LISTED_POSITIVES = 1 << 24  # more positive pairs than this are counted in bins instead of listed
 RANKED_CLASS = 512  # larger classes' R-precision comes from a pass of its own, to keep memory in proportion to n
 FINE_BINS = 4096  # of one query's similarities in that pass
-TIE = 2.0**-22  # similarities closer than rounding in float32 may have moved them are ties
+TIE = 2.0**-22  # similarities this close cannot be told apart in float32
+UNRESOLVED = 3  # negatives so close to the nearest positive show that float32 does not resolve the neighbourhood
+CHUNK = 1 << 22  # float64 distances held by one worker
 
 
 class PassResult(NamedTuple):
@@ -52,8 +55,10 @@ def count_pairs(
 ) -> PassResult:
     """Count all pairs of unit vectors by class and distance, and rank every query's positives.
 
-    Time: one float32 product over the upper triangle and about a fifth more. Memory above the vectors: the counters
-    (268 MB, twice if a class is cut by a block's end), and at most 4 KB a row for the ranks.
+    Time: one float32 product over the upper triangle and about a quarter more. Memory above the vectors: the counters
+    (268 MB; twice where positives are too many to list, and twice while those of classes that span several blocks are
+    summed), and at most 4 KB a row for the ranks. Products are taken with one BLAS thread a worker, a setting of the
+    whole process: calls that overlap in several threads of a program disturb each other's speed.
     """
     with Pass(data, map_at_r, threads, tile_rows, progress) as the_pass:
         the_pass.read_positives()
@@ -73,9 +78,14 @@ def reach_of(vectors: NDArray[Any]) -> float:
     return float(min(2.0, np.ceil(2 * np.sqrt(farthest) * 256 + 0.01) / 256))
 
 
-def number_of_bins(classes: int) -> int:
-    """As many bins as the counters' memory allows, at most 131,072."""
-    return int(min(MOST_BINS, max(64, COUNTER_CELLS // classes)))
+def available_cores() -> int:
+    """Number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def number_of_bins(classes: int, n: int) -> int:
+    """As many bins as the counters' memory allows, at most 131,072; a class has a row of counters in each block."""
+    return int(min(MOST_BINS, max(64, COUNTER_CELLS // (classes + n // TILE_ROWS))))
 
 
 def tournament(teams: int) -> Iterable[Tile]:
@@ -111,15 +121,16 @@ class Pass:
     ) -> None:
         self.data = data
         self.map_at_r = map_at_r
-        self.threads = threads or len(os.sched_getaffinity(0))
+        self.threads = threads or available_cores()
         self.tile_rows = tile_rows
         self.progress = progress or (lambda share: None)
+        self.done = 0.0
         self.rows = kernels.Rows(data.class_of, data.starts, data.ends)
         self.blocks = self.cut_blocks()
         self.locks = [Lock() for _ in self.blocks]
         self.scratch = local()
         self.reach = reach_of(data.vectors)
-        self.bins = number_of_bins(len(data.sizes))
+        self.bins = number_of_bins(len(data.sizes), len(data.class_of))
         self.counter_class, base = self.assign_counters()
         self.negatives = self.new_bins(base)
         sizes = data.sizes
@@ -145,7 +156,7 @@ class Pass:
         while first < n:
             full = min(first + self.tile_rows, n)
             boundary = int(ends[np.searchsorted(ends, full, side="right") - 1]) if full >= ends[0] else 0
-            last = boundary if boundary >= first + self.tile_rows // 2 else full
+            last = boundary if boundary > first + self.tile_rows // 2 else full
             blocks.append((first, last))
             first = last
         return blocks
@@ -169,8 +180,10 @@ class Pass:
         kept = (size <= RANKED_CLASS) & self.map_at_r
         offset = np.concatenate([[0], np.cumsum(np.where(kept, size - 1, 0))])
         return kernels.Ranks(
-            best=np.full(n, -2, np.float32),
+            above=np.full(n, -2, np.float32),
+            below=np.full(n, -2, np.float32),
             nearer=np.zeros(n, np.int32),
+            as_near=np.zeros(n, np.int32),
             offset=offset,
             similarity=np.empty(offset[-1], np.float32),
             between=np.zeros(offset[-1], np.int32),
@@ -189,12 +202,14 @@ class Pass:
         out: NDArray[np.float32] = self.scratch.product[:size].reshape(shape)
         return np.matmul(self.data.vectors[slice(*rows)], self.data.vectors[slice(*columns)].T, out=out)
 
-    def run(self, work: Callable[[Any], None], tasks: list[Any]) -> None:
-        """Do the tasks on all threads; the first error stops the pass."""
-        for done, _ in enumerate(self.pool.map(work, tasks), start=1):
-            self.progress(done / len(tasks))
+    def run(self, work: Callable[[Any], None], tasks: list[Any], until: float) -> None:
+        """Do the tasks on all threads, reporting progress up to ``until``; the first error stops the pass."""
+        begin = self.done
+        for count, _ in enumerate(self.pool.map(work, tasks), start=1):
+            self.done = begin + (until - begin) * count / len(tasks)
+            self.progress(self.done)
 
-    def run_tiles(self, work: Callable[[NDArray[np.float32], int, int], None], tiles: list[Tile]) -> None:
+    def run_tiles(self, work: Callable[[NDArray[np.float32], int, int], None], tiles: list[Tile], until: float) -> None:
         """Take each tile's product and do the work on it, while nobody else works on its blocks."""
 
         def locked(tile: Tile) -> None:
@@ -203,7 +218,7 @@ class Pass:
             with self.locks[one], nullcontext() if one == other else self.locks[other]:
                 work(product, self.blocks[one][0], self.blocks[other][0])
 
-        self.run(locked, tiles)
+        self.run(locked, tiles, until)
 
     def one_class(self, tile: Tile) -> bool:
         """Whether all of a tile's pairs are positives."""
@@ -223,7 +238,8 @@ class Pass:
             )
 
         tiles = tournament(len(self.blocks))
-        self.run_tiles(work, [tile for tile in tiles if tile[0] == tile[1] or self.holds_positives(tile)])
+        inside = [tile for tile in tiles if tile[0] == tile[1] or self.holds_positives(tile)]
+        self.run_tiles(work, inside, until=len(inside) / len(self.blocks) ** 2)
         kernels.arrange_positives(self.ranks, TIE)
 
     def count_negatives(self) -> None:
@@ -234,7 +250,8 @@ class Pass:
                 product, first_row, first_column, self.rows, self.negatives, self.ranks, self.scratch.index
             )
 
-        self.run_tiles(work, [tile for tile in tournament(len(self.blocks)) if not self.one_class(tile)])
+        between = [tile for tile in tournament(len(self.blocks)) if not self.one_class(tile)]
+        self.run_tiles(work, between, until=1.0 if self.data.sizes.max() <= RANKED_CLASS else 0.4)
 
     def sum_counters(self, bins: kernels.Bins) -> NDArray[Any]:
         """(classes, bins) counts of each class over its blocks; uint32 where that holds them."""
@@ -254,13 +271,37 @@ class Pass:
 
     def rank_counts(self, k: tuple[int, ...]) -> RankCounts:
         """Score every query's ranks, those of large classes with a pass of their own."""
-        class_of, sizes = self.data.class_of, self.data.sizes
-        if not self.map_at_r:
-            return RankCounts.from_queries(class_of, sizes, k, self.ranks.nearer, None, None)
+        class_of, sizes, nearer = self.data.class_of, self.data.sizes, self.ranks.nearer
         r_precision, average_precision = np.zeros(len(class_of)), np.zeros(len(class_of))
-        kernels.score_ranks(self.ranks, r_precision, average_precision)
-        self.rank_large_classes(r_precision, average_precision)
-        return RankCounts.from_queries(class_of, sizes, k, self.ranks.nearer, r_precision, average_precision)
+        if self.map_at_r:
+            kernels.score_ranks(self.ranks, r_precision, average_precision)
+            self.rank_large_classes(r_precision, average_precision)
+        unclear = self.ranks.as_near - nearer
+        wanted = (unclear > 0) & (nearer < max(k, default=1)) | (unclear >= UNRESOLVED)
+        self.rank_again(np.flatnonzero(wanted & (sizes[class_of] > 1)), r_precision, average_precision)
+        if not self.map_at_r:
+            return RankCounts.from_queries(class_of, sizes, k, nearer, None, None)
+        return RankCounts.from_queries(class_of, sizes, k, nearer, r_precision, average_precision)
+
+    def rank_again(self, queries: NDArray[np.int64], r_precision: Floats, average_precision: Floats) -> None:
+        """Rank in float64 the queries for which float32 could not tell a negative's distance from a positive's."""
+        vectors, rows = self.data.vectors, self.rows
+        step = max(1, CHUNK // len(vectors))
+
+        def work(some: NDArray[np.int64]) -> None:
+            own = vectors[some].astype(np.float64)
+            similarity = np.empty((len(some), len(vectors)))
+            for first in range(0, len(vectors), TILE_ROWS):
+                part = slice(first, first + TILE_ROWS)
+                similarity[:, part] = own @ vectors[part].astype(np.float64).T
+            for i, row in zip(some, distances_from_similarity(similarity, QUANTUM), strict=True):
+                start, end = rows.class_start[rows.class_of[i]], rows.class_end[rows.class_of[i]]
+                negatives = np.concatenate([row[:start], row[end:]])
+                ranks = rank_query(np.delete(row[start:end], i - start), negatives)
+                self.ranks.nearer[i], r_precision[i], average_precision[i] = ranks
+
+        for _ in self.pool.map(work, [queries[first : first + step] for first in range(0, len(queries), step)]):
+            pass
 
     def rank_large_classes(self, r_precision: NDArray[np.float64], average_precision: NDArray[np.float64]) -> None:
         """Rank the queries of classes too large to keep each query's positives, a strip of whole rows at a time."""
@@ -279,4 +320,4 @@ class Pass:
             kernels.rank_strip(product, strip[0], self.rows, scratch[0], scratch[1], r_precision, average_precision)
 
         if strips:
-            self.run(work, strips)
+            self.run(work, strips, until=1.0)

@@ -9,41 +9,45 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isomargin.errors import InputError
-from isomargin.measure.distances import ListedDistances
+from isomargin.measure.counts import PairCounts
+from isomargin.measure.distances import Floats, ListedDistances
 from isomargin.measure.inputs import ClassSortedVectors
+from isomargin.measure.retrieval import QUANTUM, distances_from_similarity
 
-MOST_PAIRS = 1 << 25  # as many as positives are listed; there are at least as many negatives
+MOST_PAIRS = 1 << 26  # half a gigabyte of distances
 CHUNK = 1 << 22  # values of one chunk's vectors
 REPEATED = 0.01  # share of repeated distances from which they are taken to be discrete
 
 
-def sample_negatives(data: ClassSortedVectors, per_positive: int, seed: int) -> ListedDistances:
-    """Draw negative pairs of each class, ``per_positive`` for each of its positive pairs, with replacement.
+def sample_pairs(data: ClassSortedVectors, per_positive: int, seed: int) -> PairCounts:
+    """List all positive pairs, and draw negatives of each class, ``per_positive`` for each of its positives.
 
-    One end is uniform over the class, the other over the rest. A pair drawn for one class counts for that class only.
+    One end of a negative is uniform over the class, the other over the rest, with replacement. A pair drawn for one
+    class counts for that class only.
 
     >>> from isomargin.measure.inputs import sort_by_class
-    >>> data = sort_by_class(np.eye(4), [0, 0, 1, 1])
-    >>> sample_negatives(data, per_positive=10, seed=0).totals
-    array([10, 10])
+    >>> counts = sample_pairs(sort_by_class(np.eye(4), [0, 0, 1, 1]), per_positive=10, seed=0)
+    >>> counts.positives.totals, counts.negatives.totals
+    (array([1, 1]), array([10, 10]))
     """
-    sizes = data.sizes
+    sizes, starts, n = data.sizes, data.starts, len(data.class_of)
     totals = sampled_pairs(sizes, per_positive)
-    offsets = np.concatenate([[0], np.cumsum(totals)])
-    distances = np.empty(offsets[-1], np.float32)
     generator = np.random.default_rng(seed)
-    starts, n = data.starts, len(data.class_of)
-    class_index = np.repeat(np.arange(len(sizes)), totals)
-    step = max(1, CHUNK // data.vectors.shape[1])
-    for first in range(0, len(class_index), step):
-        of = class_index[first : first + step]
-        one = starts[of] + generator.integers(0, sizes[of])
-        other = generator.integers(0, n - sizes[of])
-        other += np.where(other >= starts[of], sizes[of], 0)  # skip the class itself
-        distances[first : first + step] = distances_between(data.vectors[one], data.vectors[other])
-    for a, b in pairwise(offsets):
-        distances[a:b].sort()
-    return ListedDistances(distances, offsets, appearances=1)
+    positives, negatives = [np.empty(0)], [np.empty(0)]
+    for start, size, total in zip(starts, sizes, totals, strict=True):
+        one, other = np.triu_indices(size, 1)
+        positives.append(np.sort(distances_between(data.vectors, start + one, start + other)))
+        one = start + generator.integers(0, size, total)
+        other = generator.integers(0, n - size, total)
+        other += np.where(other >= start, size, 0)  # skip the class itself
+        negatives.append(np.sort(distances_between(data.vectors, one, other)))
+    return PairCounts(list_each(positives), list_each(negatives))
+
+
+def list_each(distances: list[Floats]) -> ListedDistances:
+    """Put the lists of the classes, after an empty one, into one."""
+    offsets = np.cumsum([len(each) for each in distances])
+    return ListedDistances(np.concatenate(distances), offsets, appearances=1)
 
 
 def sampled_pairs(sizes: NDArray[np.int64], per_positive: int) -> NDArray[np.int64]:
@@ -61,17 +65,22 @@ def sampled_pairs(sizes: NDArray[np.int64], per_positive: int) -> NDArray[np.int
     return np.asarray(totals)
 
 
-def distances_between(one: NDArray[np.float32], other: NDArray[np.float32]) -> NDArray[np.float64]:
-    """(m,) distance of each row of one from the same row of the other, both of length one."""
-    similarity = np.einsum("ij,ij->i", one, other, dtype=np.float64)
-    return np.asarray(np.sqrt(np.maximum(2 - 2 * similarity, 0)))
+def distances_between(vectors: NDArray[np.float32], one: NDArray[np.int64], other: NDArray[np.int64]) -> Floats:
+    """(m,) distance of each pair of rows, in float64."""
+    similarity = np.empty(len(one))
+    step = max(1, CHUNK // vectors.shape[1])
+    for first, last in pairwise([*range(0, len(one), step), len(one)]):
+        some = slice(first, last)
+        similarity[some] = np.einsum("ij,ij->i", vectors[one[some]], vectors[other[some]], dtype=np.float64)
+    return distances_from_similarity(similarity, QUANTUM)
 
 
-def repeated_share(data: ClassSortedVectors, pairs: int = 1 << 14) -> float:
+def repeated_share(data: ClassSortedVectors, pairs: int = 1 << 10) -> float:
     """Share of random negative pairs whose distance is that of another: near 0 for continuous embeddings.
 
     Above ``REPEATED``, distances repeat (binary codes, a lattice, collapsed classes): then many pairs share the very
-    distance at which a rate is reached, and bins cannot tell on which side of it they lie.
+    distance at which a rate is reached, and bins cannot tell on which side of it they lie. More pairs would meet by
+    chance where distances are concentrated.
     """
     n = len(data.class_of)
     if n * n <= pairs:
@@ -80,6 +89,6 @@ def repeated_share(data: ClassSortedVectors, pairs: int = 1 << 14) -> float:
         drawn = np.sort(np.random.default_rng(0).integers(0, n, (2, pairs)), axis=0)
         one, other = np.unique(drawn, axis=1)  # no pair twice
     apart = data.class_of[one] != data.class_of[other]
-    distances = distances_between(data.vectors[one[apart]], data.vectors[other[apart]])
+    distances = distances_between(data.vectors, one[apart], other[apart])
     _, counts = np.unique(np.round(distances * 2.0**24), return_counts=True)
     return float(counts[counts > 1].sum() / max(counts.sum(), 1))

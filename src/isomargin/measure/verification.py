@@ -35,16 +35,11 @@ def listed_eer(positives: Floats, negatives: Floats) -> tuple[float, float]:
     at = int(np.argmax(far >= frr))
     low = positives[at - 1] if at else -np.inf
     first, last = np.searchsorted(negatives, [low, positives[at]], side="left")
-    return eer_between(low, negatives[first:last], positives[at : at + 1], positives, negatives)
-
-
-def eer_between(low: float, some: Floats, others: Floats, positives: Floats, negatives: Floats) -> tuple[float, float]:
-    """Equal error rate and its threshold, which is among some distances; at ``low``, below them, FAR < FRR."""
-    thresholds = np.unique(np.concatenate([[low], some, others]))
+    thresholds = np.unique(np.concatenate([[low], negatives[first:last], positives[at : at + 1]]))
     far = np.searchsorted(negatives, thresholds, side="right") / len(negatives)
     frr = 1 - np.searchsorted(positives, thresholds, side="right") / len(positives)
-    eer, at = crossing(far, frr)
-    return eer, float(thresholds[at])
+    eer, after = crossing(far, frr)
+    return eer, float(thresholds[after])
 
 
 def continuous_eer(far: Floats) -> tuple[float, int]:
