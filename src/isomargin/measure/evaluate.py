@@ -58,8 +58,8 @@ def evaluate(
     set agree with a definitional computation to 1e-4. A single class's values do so in the mean: a pair nearer to a
     threshold than a bin is wide (2e-5 to 5e-4) may count on either side of it. Sets of up to 4,096 embeddings, and
     embeddings whose distances repeat, are counted exactly in any case. Memory above the embeddings' own: one float32
-    copy, at most 268 MB of counters (classes x bins; up to three times that while large classes are counted) and at
-    most 4 KB a row.
+    copy, at most 268 MB of counters (classes x bins; twice where large classes have many positives) and at most 4 KB a
+    row.
 
     Args:
         embeddings: (n, d) numpy array (memory-mapped or not), torch tensor or nested list; float16, bfloat16, float32,

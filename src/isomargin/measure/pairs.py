@@ -27,7 +27,8 @@ Progress = Callable[[float], None]
 Tile = tuple[int, int]
 
 TILE_ROWS = 512  # 512 x 512 similarities are 1 MB: still in the core's cache when they are counted
-COUNTER_CELLS = 1 << 26  # classes x bins: 268 MB of counters
+MOST_CELLS = 1 << 26  # classes x bins: 268 MB of counters
+CELLS_TIMES_ROWS = 1 << 41  # more rows fill a bin with more pairs, and fewer bins keep a tile's counters in the cache
 MOST_BINS = 1 << 17
 LISTED_POSITIVES = 1 << 24  # more positive pairs than this are counted in bins instead of listed
 RANKED_CLASS = 512  # larger classes' R-precision comes from a pass of its own, to keep memory in proportion to n
@@ -56,9 +57,9 @@ def count_pairs(
     """Count all pairs of unit vectors by class and distance, and rank every query's positives.
 
     Time: one float32 product over the upper triangle and about a quarter more. Memory above the vectors: the counters
-    (268 MB; twice where positives are too many to list, and twice while those of classes that span several blocks are
-    summed), and at most 4 KB a row for the ranks. Products are taken with one BLAS thread a worker, a setting of the
-    whole process: calls that overlap in several threads of a program disturb each other's speed.
+    (268 MB; twice where positives are too many to list), and at most 4 KB a row for the ranks. Products are taken with
+    one BLAS thread a worker, a setting of the whole process: calls that overlap in several threads of a program
+    disturb each other's speed.
     """
     with Pass(data, map_at_r, threads, tile_rows, progress) as the_pass:
         the_pass.read_positives()
@@ -84,8 +85,9 @@ def available_cores() -> int:
 
 
 def number_of_bins(classes: int, n: int) -> int:
-    """As many bins as the counters' memory allows, at most 131,072; a class has a row of counters in each block."""
-    return int(min(MOST_BINS, max(64, COUNTER_CELLS // (classes + n // TILE_ROWS))))
+    """As many bins as memory and cache allow, at most 131,072; classes that go on in another block count again."""
+    cells = min(MOST_CELLS, CELLS_TIMES_ROWS // n)
+    return int(min(MOST_BINS, max(512, cells // (classes + n // TILE_ROWS))))
 
 
 def tournament(teams: int) -> Iterable[Tile]:
@@ -126,12 +128,13 @@ class Pass:
         self.progress = progress or (lambda share: None)
         self.done = 0.0
         self.rows = kernels.Rows(data.class_of, data.starts, data.ends)
-        self.blocks = self.cut_blocks()
+        starts = range(0, len(data.class_of), tile_rows)
+        self.blocks = [(first, min(first + tile_rows, len(data.class_of))) for first in starts]
         self.locks = [Lock() for _ in self.blocks]
         self.scratch = local()
         self.reach = reach_of(data.vectors)
         self.bins = number_of_bins(len(data.sizes), len(data.class_of))
-        self.counter_class, base = self.assign_counters()
+        self.extra_class, base = self.assign_counters()
         self.negatives = self.new_bins(base)
         sizes = data.sizes
         self.pairs_of_class = sizes * (sizes - 1) // 2
@@ -149,29 +152,27 @@ class Pass:
         self.pool.shutdown(cancel_futures=True)
         self.limit.restore_original_limits()
 
-    def cut_blocks(self) -> list[tuple[int, int]]:
-        """Cut the rows into blocks of at most tile_rows, between classes where that keeps a block half full."""
-        ends, n = self.data.ends, len(self.data.class_of)
-        blocks, first = [], 0
-        while first < n:
-            full = min(first + self.tile_rows, n)
-            boundary = int(ends[np.searchsorted(ends, full, side="right") - 1]) if full >= ends[0] else 0
-            last = boundary if boundary > first + self.tile_rows // 2 else full
-            blocks.append((first, last))
-            first = last
-        return blocks
-
     def assign_counters(self) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-        """Give each class in each block a row of counters: (counter rows,) its class, (n,) where a row's start."""
+        """Give each class in each block a row of counters.
+
+        A class's first are those of its own number; classes that go on in another block have extra ones behind.
+
+        Returns:
+            (extra rows,) the class of each extra row of counters; (n,) where the counters of each row start.
+        """
         class_of = self.data.class_of
-        new = np.ones(len(class_of), bool)
-        new[1:] = class_of[1:] != class_of[:-1]
-        new[[first for first, _ in self.blocks]] = True
-        return class_of[new], ((np.cumsum(new) - 1) * self.bins).astype(np.uint64)
+        begins = np.diff(class_of, prepend=-1) != 0
+        goes_on = np.zeros(len(class_of), bool)
+        goes_on[[first for first, _ in self.blocks]] = True
+        goes_on &= ~begins
+        number = np.where(goes_on, len(self.data.sizes) + np.cumsum(goes_on) - 1, class_of)
+        segment = np.cumsum(begins | goes_on) - 1
+        which = number[begins | goes_on][segment]
+        return class_of[goes_on], (which * self.bins).astype(np.uint64)
 
     def new_bins(self, base: NDArray[np.uint64]) -> kernels.Bins:
         """Counters at zero."""
-        counters = np.zeros(len(self.counter_class) * self.bins, np.uint32)
+        counters = np.zeros((len(self.data.sizes) + len(self.extra_class)) * self.bins, np.uint32)
         return kernels.Bins(counters, base, np.float32(self.bins / self.reach), np.float32(self.bins - 1))
 
     def new_ranks(self) -> kernels.Ranks:
@@ -209,14 +210,24 @@ class Pass:
             self.done = begin + (until - begin) * count / len(tasks)
             self.progress(self.done)
 
-    def run_tiles(self, work: Callable[[NDArray[np.float32], int, int], None], tiles: list[Tile], until: float) -> None:
-        """Take each tile's product and do the work on it, while nobody else works on its blocks."""
+    def run_tiles(
+        self, work: Callable[[NDArray[np.float32], int, int], None], tiles: list[Tile], until: float, trim: bool = False
+    ) -> None:
+        """Take each tile's product and do the work on it, while nobody else works on its blocks.
+
+        Trimmed, a tile of two blocks is only what the class that goes on from one to the other has in it.
+        """
 
         def locked(tile: Tile) -> None:
             one, other = tile
-            product = self.similarities(self.blocks[one], self.blocks[other])
+            rows, columns = self.blocks[one], self.blocks[other]
+            if trim and one != other:
+                of = self.data.class_of[columns[0]]
+                rows = max(rows[0], int(self.rows.class_start[of])), rows[1]
+                columns = columns[0], min(columns[1], int(self.rows.class_end[of]))
+            product = self.similarities(rows, columns)
             with self.locks[one], nullcontext() if one == other else self.locks[other]:
-                work(product, self.blocks[one][0], self.blocks[other][0])
+                work(product, rows[0], columns[0])
 
         self.run(locked, tiles, until)
 
@@ -239,7 +250,7 @@ class Pass:
 
         tiles = tournament(len(self.blocks))
         inside = [tile for tile in tiles if tile[0] == tile[1] or self.holds_positives(tile)]
-        self.run_tiles(work, inside, until=len(inside) / len(self.blocks) ** 2)
+        self.run_tiles(work, inside, until=len(inside) / len(self.blocks) ** 2, trim=True)
         kernels.arrange_positives(self.ranks, TIE)
 
     def count_negatives(self) -> None:
@@ -254,13 +265,14 @@ class Pass:
         self.run_tiles(work, between, until=1.0 if self.data.sizes.max() <= RANKED_CLASS else 0.4)
 
     def sum_counters(self, bins: kernels.Bins) -> NDArray[Any]:
-        """(classes, bins) counts of each class over its blocks; uint32 where that holds them."""
+        """(classes, bins) counts of each class over its blocks; uint32, in place, where that holds them."""
         counters = bins.counters.reshape(-1, self.bins)
-        if len(counters) == len(self.data.sizes):
-            return counters
-        first = np.flatnonzero(np.diff(self.counter_class, prepend=-1))
-        largest = int(self.data.sizes.max()) * len(self.data.class_of)
-        return np.add.reduceat(counters, first, axis=0, dtype=np.uint32 if largest < 2**32 else np.int64)
+        counts: NDArray[Any] = counters[: len(self.data.sizes)]
+        if int(self.data.sizes.max()) * len(self.data.class_of) >= 2**32:
+            counts = counts.astype(np.int64)
+        for of, extra in zip(self.extra_class, counters[len(counts) :], strict=True):
+            counts[of] += extra
+        return counts
 
     def pair_counts(self) -> PairCounts:
         """Sum the counters, sort the lists."""
