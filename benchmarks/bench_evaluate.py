@@ -96,6 +96,8 @@ def side_by_side(images: int, classes: int, rounds: int) -> None:
     for other, limit in (("product", 1.5), ("faiss", 0.35)):
         ratio = statistics.median(a / b for a, b in zip(times["evaluate"], times[other], strict=True))
         print(f"  evaluate / {other:8s} {ratio:6.3f}   at most {limit}: {'yes' if ratio <= limit else 'NO'}")
+    ratio = statistics.median(a / b for a, b in zip(times["product"], times["faiss"], strict=True))
+    print(f"  product  / faiss    {ratio:6.3f}   what no count of all pairs can go below")
 
 
 def measure_alone(path: str, answers: "multiprocessing.Queue[tuple[float, float, float]]") -> None:

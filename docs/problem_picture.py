@@ -42,12 +42,12 @@ def main() -> None:
         left.text(0.02, 0.95 if sign > 0 else 0.05, text, color=colour, transform=left.transAxes, va="center")
     left.axvline(target.distance, color="black", lw=1.2)
     left.axhline(0, color="white", lw=1)
-    above = {"transform": left.get_xaxis_transform(), "ha": "center", "va": "bottom"}
+    above = {"transform": left.get_xaxis_transform(), "ha": "left", "va": "bottom"}
     left.text(target.distance, 1.01, "threshold for FAR 5%", **above)
     left.set(xlim=(0, 2), yticks=[], xlabel="distance of two embeddings")
     left.set_title("One threshold, two classes", loc="left")
     left.margins(y=0.2)
-    left.legend(frameon=False, loc="center left", fontsize=8)
+    left.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 0.1), fontsize=8)
     wide = evaluation.with_settings(distances=(0.3, 1.8), grid=301)
     right.plot(wide.curves.distances, wide.curves.utility.T, color=GREY, lw=0.5, alpha=0.35)
     right.plot(wide.curves.distances, wide.curves.mean_utility, color="black", lw=2, label="mean")

@@ -47,8 +47,10 @@ def scores_table(evaluation: "Evaluation") -> RenderableType:
             ("OPIS / squared mean disutility", f"{evaluation.relative_opis:.4g}"),
             (f"spread of class thresholds at FAR {settings.target_far:g}", spread(far_spread)),
             (f"spread of class thresholds at FRR {settings.target_frr:g}", spread(frr_spread)),
-            ("mean utility in the calibration range", f"{evaluation.mean_utility:.4f}"),
-            ("calibration range (distance)", f"{low:.4f} to {high:.4f}"),
+        ],
+        "calibration range": [
+            ("distance", f"{low:.4f} to {high:.4f}"),
+            ("mean utility", f"{evaluation.mean_utility:.4f}"),
         ],
         "verification": [
             (f"threshold at FAR {settings.target_far:g}", as_threshold(target.distance)),

@@ -13,7 +13,7 @@ from isomargin.measure import evaluate as evaluate_module
 from isomargin.measure import pairs as pairs_module
 from isomargin.measure.distances import BinnedDistances, ListedDistances
 from isomargin.measure.inputs import sort_by_class
-from isomargin.measure.pairs import count_pairs, reach_of, tournament
+from isomargin.measure.pairs import count_pairs, tournament
 from isomargin.measure.torch_pairs import count_pairs_with_torch
 from reference import reference
 
@@ -72,7 +72,7 @@ def test_counts_are_those_of_two_plain_loops(drawn_set):
     data = sort_by_class(rows, labels)
     found = count_pairs(data, k=K)
     bins = found.counts.negatives.counts.shape[1]
-    negatives, positives = plain_counts(rows, labels, bins, reach_of(data.vectors))
+    negatives, positives = plain_counts(rows, labels, bins, data.reach)
     np.testing.assert_array_equal(found.counts.negatives.counts, negatives)
     for i, expected in enumerate(positives):
         np.testing.assert_allclose(found.counts.positives.of_class(i), expected, rtol=1e-6)
@@ -203,13 +203,13 @@ def test_no_distance_exceeds_the_reach_that_bins_span():
         rows += 40 * seed  # a narrow cone
         data = sort_by_class(rows, labels, dtype=np.float64)
         distances = np.sqrt(np.maximum(2 - 2 * data.vectors @ data.vectors.T, 0))
-        assert distances.max() <= reach_of(data.vectors) <= 2
+        assert distances.max() <= data.reach <= 2
 
 
 def test_embeddings_in_a_narrow_cone_keep_their_resolution():
     rows, labels = clusters(5000, 100, dimensions=16)
     rows[:, 0] += 25
-    assert reach_of(sort_by_class(rows, labels).vectors) < 1
+    assert sort_by_class(rows, labels).reach < 1
     found = im.evaluate(rows, labels, k=K)
     assert found.method == "binned"
     assert_scores_agree(found, reference(rows, labels, k=K), 1e-4)

@@ -190,11 +190,10 @@ def count_exactly_because(data: ClassSortedVectors, settings: Settings) -> tuple
     if settings.exact or (settings.device is None and n * (n - 1) // 2 <= SMALL):
         return True, ()
     from isomargin.measure.exact import fits
-    from isomargin.measure.pairs import reach_of
 
     if repeated_share(data) > REPEATED:
         what = "distances repeat"
-    elif reach_of(data.vectors) < NARROW:
+    elif data.reach < NARROW:
         what = "all embeddings lie very close together"
     elif data.vectors.shape[1] <= FLAT:
         what = f"in {data.vectors.shape[1]} dimensions neighbours are closer than float32 can tell apart"

@@ -282,6 +282,12 @@ class Evaluation:
             by: ``"mean_utility"``, least first: the classes that the thresholds of the calibration range serve worst.
                 ``"opis_contribution"``, largest first: those farthest from the mean curve, on either side of it.
                 Or ``"far"``, ``"frr"`` or ``"eer"``, largest first.
+
+        >>> import isomargin as im
+        >>> embeddings = np.random.default_rng(0).normal(size=(60, 8)) + 3 * np.eye(8)[np.arange(60) % 6]
+        >>> worst = im.evaluate(embeddings, np.arange(60) % 6).worst_classes(2)
+        >>> bool((worst["mean_utility"].diff().dropna() >= 0).all()), len(worst)
+        (True, 2)
         """
         check_worst_by(by)
         table = self.per_class.dropna(subset=[by])
@@ -322,7 +328,13 @@ class Evaluation:
     # ----- saving
 
     def scores(self) -> dict[str, Any]:
-        """Give the scores as plain numbers, for machines: what ``--json`` prints."""
+        """Give the scores as plain numbers, for machines: what ``--json`` prints.
+
+        >>> import isomargin as im
+        >>> evaluation = im.evaluate(np.eye(2)[[0, 0, 1, 1]], [0, 0, 1, 1], distances=(0.5, 1.5), target_far=0.5)
+        >>> evaluation.scores()["recall_at_k"]["1"], evaluation.scores()["auc"]
+        (1.0, 1.0)
+        """
         low, high = self.calibration_range
         values = {
             "classes": self.class_count,

@@ -20,7 +20,7 @@ from isomargin.measure.answers import Answers, check_range, kept_pairs, needed_p
 from isomargin.measure.counts import PairCounts, RankCounts
 from isomargin.measure.distances import BinnedDistances, Floats, ListedDistances
 from isomargin.measure.inputs import ClassSortedVectors
-from isomargin.measure.pairs import Progress, available_cores, number_of_bins, reach_of
+from isomargin.measure.pairs import Progress, available_cores, number_of_bins
 from isomargin.measure.retrieval import QUANTUM, distances_from_similarity, rank_query
 from isomargin.measure.sampling import REPEATED, repeated_share
 from isomargin.measure.settings import Settings
@@ -97,7 +97,7 @@ class ExactPass:
         self.negative_totals = data.sizes * (n - data.sizes)
         self.pooled_negatives = int(self.negative_totals.sum()) // 2
         self.keep_negatives = self.pooled_negatives <= LISTED_NEGATIVES
-        self.reach = reach_of(data.vectors)
+        self.reach = data.reach
         self.edges = np.linspace(0.0, self.reach, number_of_bins(len(data.sizes), n) + 1)
         self.kept: dict[int, Floats] | None = {} if n * n <= KEPT_DISTANCES else None
         self.quantum = QUANTUM_OF_REPEATED if repeated_share(data) > REPEATED else QUANTUM

@@ -4,6 +4,7 @@ Everything that can be wrong with embeddings and labels is refused here, in one 
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,18 @@ class ClassSortedVectors:
     def ends(self) -> NDArray[np.int64]:
         """(classes,) one past the last row of each class."""
         return np.cumsum(self.sizes)
+
+    @cached_property
+    def reach(self) -> float:
+        """A bound of all distances: twice the largest distance from the mean, rounded up, at most 2.
+
+        Bins up to there instead of up to 2 keep their resolution for embeddings that fill a small part of the sphere.
+        """
+        mean = self.vectors.mean(axis=0, dtype=np.float64).astype(self.vectors.dtype)
+        step = max(1, CHUNK // self.vectors.shape[1])
+        chunks = (self.vectors[first : first + step] for first in range(0, len(self.vectors), step))
+        farthest = max(float(np.square(chunk - mean).sum(axis=1).max()) for chunk in chunks)
+        return float(min(2.0, np.ceil(2 * np.sqrt(farthest) * 256 + 0.01) / 256))
 
 
 def sort_by_class(embeddings: Any, labels: Any, dtype: type = np.float32) -> ClassSortedVectors:

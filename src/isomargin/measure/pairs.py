@@ -67,18 +67,6 @@ def count_pairs(
         return PassResult(the_pass.pair_counts(), the_pass.rank_counts(k))
 
 
-def reach_of(vectors: NDArray[Any]) -> float:
-    """Bound every distance: twice the largest distance from the mean, rounded up, at most 2.
-
-    Bins up to there instead of up to 2 keep their resolution for embeddings that fill a small part of the sphere.
-    """
-    mean = vectors.mean(axis=0, dtype=np.float64)
-    step = max(1, (1 << 22) // vectors.shape[1])
-    chunks = (vectors[first : first + step] for first in range(0, len(vectors), step))
-    farthest = max(float(np.square(chunk - mean).sum(axis=1).max()) for chunk in chunks)
-    return float(min(2.0, np.ceil(2 * np.sqrt(farthest) * 256 + 0.01) / 256))
-
-
 def available_cores() -> int:
     """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -132,7 +120,7 @@ class Pass:
         self.blocks = [(first, min(first + tile_rows, len(data.class_of))) for first in starts]
         self.locks = [Lock() for _ in self.blocks]
         self.scratch = local()
-        self.reach = reach_of(data.vectors)
+        self.reach = data.reach
         self.bins = number_of_bins(len(data.sizes), len(data.class_of))
         self.extra_class, base = self.assign_counters()
         self.negatives = self.new_bins(base)

@@ -21,7 +21,6 @@ from isomargin.measure.pairs import (
     Progress,
     list_by_class,
     number_of_bins,
-    reach_of,
 )
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def count_pairs_with_torch(
         reason = str(error).splitlines()[0]
         raise InputError(f"device={device!r} cannot be used ({reason}): leave it out to use the CPU") from error
     sizes = data.sizes
-    bins, reach = number_of_bins(len(sizes), len(data.class_of)), reach_of(data.vectors)
+    bins, reach = number_of_bins(len(sizes), len(data.class_of)), data.reach
     listing = int((sizes * (sizes - 1) // 2).sum()) <= LISTED_POSITIVES
     class_of = torch.as_tensor(data.class_of, device=device)
     negatives = torch.zeros((len(sizes), bins), dtype=torch.int64, device=device)
