@@ -56,7 +56,7 @@ def evaluate(
 
     All pairs are counted in one pass, at the cost of their float32 product and about a quarter more; the scores of the
     set agree with a definitional computation to 1e-4. A single class's values do so in the mean: a pair nearer to a
-    threshold than a bin is wide (2e-5 to 5e-4) may count on either side of it. Sets of up to 4,096 embeddings, and
+    threshold than a bin is wide (2e-5 to 1e-3) may count on either side of it. Sets of up to 4,096 embeddings, and
     embeddings whose distances repeat, are counted exactly in any case. Memory above the embeddings' own: one float32
     copy, at most 268 MB of counters (classes x bins; twice where large classes have many positives) and at most 4 KB a
     row.

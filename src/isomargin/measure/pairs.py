@@ -34,7 +34,7 @@ LISTED_POSITIVES = 1 << 24  # more positive pairs than this are counted in bins 
 RANKED_CLASS = 512  # larger classes' R-precision comes from a pass of its own, to keep memory in proportion to n
 FINE_BINS = 4096  # of one query's similarities in that pass
 TIE = 2.0**-22  # similarities this close cannot be told apart in float32
-UNRESOLVED = 3  # negatives so close to the nearest positive show that float32 does not resolve the neighbourhood
+UNRESOLVED = 0.02  # a share of the negatives up to the nearest positive too large to leave its rank unclear by
 CHUNK = 1 << 22  # float64 distances held by one worker
 
 
@@ -277,7 +277,7 @@ class Pass:
             kernels.score_ranks(self.ranks, r_precision, average_precision)
             self.rank_large_classes(r_precision, average_precision)
         unclear = self.ranks.as_near - nearer
-        wanted = (unclear > 0) & (nearer < max(k, default=1)) | (unclear >= UNRESOLVED)
+        wanted = (unclear > 0) & (nearer < max(k, default=1)) | (unclear > UNRESOLVED * self.ranks.as_near)
         self.rank_again(np.flatnonzero(wanted & (sizes[class_of] > 1)), r_precision, average_precision)
         if not self.map_at_r:
             return RankCounts.from_queries(class_of, sizes, k, nearer, None, None)
