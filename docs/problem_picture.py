@@ -14,6 +14,7 @@ from isomargin.demo import DIMENSIONS, project
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 2}
 ACCEPTS, REJECTS, GREY = "#c2410c", "#1d4ed8", "#6b7280"
 
 
@@ -21,9 +22,9 @@ def main() -> None:
     train, test = im.load_glyphs("train"), im.load_glyphs("test")
     vectors = project(train.images, test.images, DIMENSIONS)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    evaluation = im.evaluate(vectors, test.labels, target_far=0.05)
+    evaluation = im.evaluate(vectors, test.labels)
     target = evaluation.target
-    loose, strict = int(np.argmax(target.class_far)), int(np.argmax(target.class_frr))
+    loose, strict = int(np.argmax(target.class_far)), int(evaluation.worst_classes(1)["class"].item())
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.9), layout="constrained")
     bins = np.linspace(0, 2, 81)
     for which, colour, sign in ((loose, ACCEPTS, 1), (strict, REJECTS, -1)):
@@ -38,12 +39,14 @@ def main() -> None:
             height, _ = np.histogram(values, bins, density=True)
             left.stairs(sign * height, bins, fill=True, color=colour, alpha=alpha, label=label)
         far, frr = target.class_far[which], target.class_frr[which]
-        text = f"{name}: accepts {far:.0%} of strangers, rejects {frr:.0%} of friends"
-        left.text(0.02, 0.95 if sign > 0 else 0.05, text, color=colour, transform=left.transAxes, va="center")
+        text = f"{name}: accepts {far:.1%} of strangers, rejects {frr:.0%} of friends"
+        left.text(
+            0.02, 0.95 if sign > 0 else 0.05, text, color=colour, transform=left.transAxes, va="center", bbox=WHITE
+        )
     left.axvline(target.distance, color="black", lw=1.2)
     left.axhline(0, color="white", lw=1)
     above = {"transform": left.get_xaxis_transform(), "ha": "left", "va": "bottom"}
-    left.text(target.distance, 1.01, "threshold for FAR 5%", **above)
+    left.text(target.distance + 0.03, 1.01, "threshold for FAR 1%", **above)
     left.set(xlim=(0, 2), yticks=[], xlabel="distance of two embeddings")
     left.set_title("One threshold, two classes", loc="left")
     left.margins(y=0.2)

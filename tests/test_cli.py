@@ -135,9 +135,9 @@ def test_numbers_of_the_table_are_never_cut_by_long_names(tmp_path, run):
     rows = [line for line in out.splitlines() if line.startswith("class ") and "…" in line]
     assert len(rows) == 2
     for row in rows:
-        images, far, frr, own, mean_utility, share = row.split("…")[1].split()
+        images, far, frr, own, mean_utility, share, eer = row.split("…")[1].split()
         assert images == str(IMAGES)
-        assert [far[-1], frr[-1], share[-1]] == ["%", "%", "%"]
+        assert [far[-1], frr[-1], share[-1], eer[-1]] == ["%", "%", "%", "%"]
         assert min(float(own), float(mean_utility)) > 0
 
 

@@ -1,4 +1,4 @@
-"""One distance threshold that holds for every class: measure, train and choose it.
+"""One distance threshold that holds for every class: measure how far embeddings are from it.
 
 >>> import isomargin as im
 >>> im.__version__

@@ -77,11 +77,13 @@ def evaluate(
     embeddings_key: Annotated[str, typer.Option(help="Name of the embeddings in the file.")] = "embeddings",
     labels_key: Annotated[str, typer.Option(help="Name of the labels in the file.")] = "labels",
     far: Annotated[
-        tuple[float, float], typer.Option(help="False accept rates at the ends of the calibration range.")
+        tuple[float, float],
+        typer.Option(metavar="LOW HIGH", help="False accept rates at the ends of the calibration range."),
     ] = (1e-2, 1e-1),
     frr: Annotated[float | None, typer.Option(help="Start the range at this false reject rate instead.")] = None,
     distances: Annotated[
-        tuple[float, float] | None, typer.Option(help="The calibration range itself, in distance.")
+        tuple[float, float] | None,
+        typer.Option(metavar="LOW HIGH", help="The range itself, in distance, in place of --far and --frr."),
     ] = None,
     grid: Annotated[int, typer.Option(help="Distances in the range at which curves are evaluated.")] = 101,
     epsilon: Annotated[float, typer.Option(help="Share of the classes in the groups of epsilon-OPIS.")] = 0.1,

@@ -45,8 +45,8 @@ def scores_table(evaluation: "Evaluation") -> RenderableType:
             ("OPIS", f"{evaluation.opis:.4g}"),
             (f"{100 * settings.epsilon:g}%-OPIS", f"{evaluation.epsilon_opis:.4g}"),
             ("OPIS / squared mean disutility", f"{evaluation.relative_opis:.4g}"),
-            (f"spread of class thresholds at FAR {settings.target_far:g}", spread(far_spread)),
-            (f"spread of class thresholds at FRR {settings.target_frr:g}", spread(frr_spread)),
+            (f"deviation of class thresholds at FAR {settings.target_far:g}", spread(far_spread)),
+            (f"deviation of class thresholds at FRR {settings.target_frr:g}", spread(frr_spread)),
         ],
         "calibration range": [
             ("distance", f"{low:.4f} to {high:.4f}"),
@@ -95,21 +95,21 @@ def classes_table(evaluation: "Evaluation", number: int, by: str) -> RenderableT
     far = evaluation.settings.target_far
     table = Table(box=None, pad_edge=False)
     table.add_column("class", max_width=28)  # where space is short, this column gives way and not the numbers
-    for header in ("images", "FAR", "FRR", "own threshold", "mean utility", "of OPIS"):
+    for header in ("images", "FAR", "FRR", "own threshold", "mean utility", "of OPIS", "EER"):
         table.add_column(header, justify="right", no_wrap=True)
     share_of = evaluation.opis if evaluation.opis > 0 else 1.0
     for row in classes.to_dict("records"):
         share = row["opis_contribution"] / share_of
         own = f"{row['far_threshold']:.4f}"
         rates = (f"{row['far']:.3%}", f"{row['frr']:.1%}")
-        cells = (f"{row['images']:,}", *rates, own, f"{row['mean_utility']:.3f}", f"{share:.1%}")
+        cells = (f"{row['images']:,}", *rates, own, f"{row['mean_utility']:.3f}", f"{share:.1%}", f"{row['eer']:.1%}")
         name = Text(printable(str(row["class"])[:LONGEST]), no_wrap=True, overflow="ellipsis")
         table.add_row(name, *map(Text, cells))
     target = evaluation.target
     rates = (f"{target.far:.3%}", f"{target.frr:.1%}")
-    together = (f"{evaluation.images:,}", *rates, f"{target.distance:.4f}", f"{evaluation.mean_utility:.3f}", "")
-    table.add_row("all classes", *together, style="dim")
-    title = f"the {len(classes)} worst classes by {by}, at the one threshold for FAR {far:g}"
+    together = (f"{evaluation.images:,}", *rates, f"{target.distance:.4f}", f"{evaluation.mean_utility:.3f}")
+    table.add_row("all classes", *together, "", f"{evaluation.eer:.1%}", style="dim")
+    title = f"the {len(classes)} worst classes by {by.replace('_', ' ')}, at the one threshold for FAR {far:g}"
     return Group(Text(title, style="bold"), table)
 
 
@@ -119,7 +119,7 @@ def printable(name: str) -> str:
     >>> printable("cat\\x1b[2J")
     'cat\\\\x1b[2J'
     """
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in name)
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in name) if name.strip() else repr(name)
 
 
 def as_values(evaluation: "Evaluation", worst: int = 10, worst_by: str = "mean_utility") -> dict[str, Any]:

@@ -177,3 +177,37 @@ def test_queries_that_float32_cannot_rank_are_ranked_in_float64(monkeypatch):
     expected = reference(rows, labels, k=K)
     assert found.recall_at_k == pytest.approx(expected.recall_at_k, rel=1e-3)
     assert found.map_at_r == pytest.approx(expected.map_at_r, rel=1e-3)
+
+
+@pytest.mark.parametrize("choices", [{}, {"device": "cpu"}, {"pairs": "sampled"}], ids=str)
+def test_uncentred_embeddings_are_ranked_in_float64_on_every_path(choices, monkeypatch):
+    monkeypatch.setattr(evaluate_module, "SMALL", 0)
+    rows, labels = clusters(1200, 40, dimensions=16)
+    rows += 100
+    with pytest.warns(UserWarning, match="lie very close together"):
+        found = im.evaluate(rows, labels, k=K, **choices)
+    expected = reference(rows, labels, k=K)
+    assert found.recall_at_k == pytest.approx(expected.recall_at_k, rel=1e-6)
+    assert found.map_at_r == pytest.approx(expected.map_at_r, rel=1e-6)
+
+
+def test_embeddings_too_close_to_measure_are_said_to_be():
+    rows, labels = clusters(200, 10, dimensions=16)
+    with pytest.warns(UserWarning, match="subtract their mean"):
+        im.evaluate(rows + 1e5, labels)
+
+
+def test_the_representation_is_one_line(letters):
+    assert len(repr(letters[2])) < 150
+    assert "opis=" in repr(letters[2])
+
+
+@pytest.mark.parametrize("value", [-0.1, 2.1, "a", [0.9], float("nan")])
+def test_a_threshold_that_is_no_distance_is_refused(letters, value):
+    with pytest.raises(im.InputError, match="distance is"):
+        letters[2].at(value)
+
+
+def test_a_number_of_classes_must_be_one(letters):
+    with pytest.raises(im.InputError, match="whole number"):
+        letters[2].worst_classes(-1)

@@ -14,11 +14,13 @@ from isomargin.measure.settings import EpsilonForm, MeanCurve, Pairs, Settings, 
 from isomargin.progress import progress_bar
 
 if TYPE_CHECKING:
+    from isomargin.measure.counts import RankCounts
     from isomargin.measure.pairs import PassResult
 
 SMALL = 1 << 23  # pairs up to which the exact count takes about a second
 FLAT = 3  # dimensions in which thousands of unit vectors crowd
-NARROW = 1 / 16  # a reach of distances below which float32 products are too coarse
+NARROW = 1 / 4  # a reach of distances below which float32 products are too coarse
+SAME = 1 / 512  # a reach below which float64 products are
 
 
 def evaluate(
@@ -54,10 +56,11 @@ def evaluate(
     :math:`U_i = (1 + c^2)\varphi_i\psi_i / (c^2\varphi_i + \psi_i)`. OPIS is the variance of :math:`U_i(d)` over
     classes, averaged over a grid of distances in the calibration range.
 
-    All pairs are counted in one pass, at the cost of their float32 product and about a quarter more; the scores of the
+    All pairs are counted in one pass, at the cost of their float32 product and less than half more; the scores of the
     set agree with a definitional computation to 1e-4. A single class's values do so in the mean: a pair nearer to a
-    threshold than a bin is wide (2e-5 to 1e-3) may count on either side of it. Sets of up to 4,096 embeddings, and
-    embeddings whose distances repeat, are counted exactly in any case. Memory above the embeddings' own: one float32
+    threshold than a bin is wide (2e-5 to 1e-3) may count on either side of it. Sets of up to 4,096 embeddings
+    (unless a device is asked for), and embeddings whose distances repeat or are very small or of two or three
+    dimensions, are counted exactly in any case. Memory above the embeddings' own: one float32
     copy, at most 268 MB of counters (classes x bins; twice where large classes have many positives) and at most 4 KB a
     row.
 
@@ -139,14 +142,15 @@ def run(
     check_rates(data, settings)
     exactly, reason = count_exactly_because(data, settings)
     method: Literal["exact", "binned"] = "exact"
+    if exactly:
+        data = sort_by_class(embeddings, labels, dtype=float)
     if settings.pairs == "sampled":
-        ranks = count(data, settings, threads, progress).ranks
+        ranks = (rank_exactly if exactly else rank)(data, settings, threads, progress)
         counts = sample_pairs(data, settings.negatives_per_positive, settings.seed)
         answers = answer(counts, settings)
     elif exactly:
         from isomargin.measure.exact import count_exactly
 
-        data = sort_by_class(embeddings, labels, dtype=float)
         counts, ranks, answers = count_exactly(data, settings, threads=threads, progress=progress)
     else:
         method = "binned"
@@ -167,6 +171,22 @@ def check_rates(data: ClassSortedVectors, settings: Settings) -> None:
         pairs_at_far(settings.far[1 if settings.frr is not None else 0], negatives, "far")
 
 
+def rank(
+    data: ClassSortedVectors, settings: Settings, threads: int | None, progress: Callable[[float], None] | None
+) -> "RankCounts":
+    """The retrieval results alone, by the pass over all pairs."""
+    return count(data, settings, threads, progress).ranks
+
+
+def rank_exactly(
+    data: ClassSortedVectors, settings: Settings, threads: int | None, progress: Callable[[float], None] | None
+) -> "RankCounts":
+    """The retrieval results alone, in float64."""
+    from isomargin.measure.exact import ExactPass
+
+    return ExactPass(data, settings, threads, progress).ranks_alone()
+
+
 def count(
     data: ClassSortedVectors, settings: Settings, threads: int | None, progress: Callable[[float], None] | None
 ) -> "PassResult":
@@ -184,22 +204,24 @@ def count(
 
 def count_exactly_because(data: ClassSortedVectors, settings: Settings) -> tuple[bool, tuple[str, ...]]:
     """Whether to count exactly, and what the user should know about that."""
-    n = len(data.class_of)
-    if settings.pairs == "sampled":
-        return False, ()
-    if settings.exact or (settings.device is None and n * (n - 1) // 2 <= SMALL):
-        return True, ()
     from isomargin.measure.exact import fits
 
-    if repeated_share(data) > REPEATED:
-        what = "distances repeat"
-    elif data.reach < NARROW:
+    n = len(data.class_of)
+    if data.reach < SAME:
+        return fits(data), (
+            f"all embeddings are within {data.reach:.2g} of each other, too close to measure well: "
+            "subtract their mean before normalising them",
+        )
+    if settings.exact or (settings.device is None and n * (n - 1) // 2 <= SMALL):
+        return True, ()
+    if data.reach < NARROW:
         what = "all embeddings lie very close together"
+    elif repeated_share(data) > REPEATED:
+        what = "distances repeat"
     elif data.vectors.shape[1] <= FLAT:
         what = f"in {data.vectors.shape[1]} dimensions neighbours are closer than float32 can tell apart"
     else:
         return False, ()
-    if settings.device is None and fits(data):
-        return True, (f"{what}, so pairs are counted exactly, which takes longer",)
-    why = "the classes are too large for the exact count" if settings.device is None else "a device counts in bins"
-    return False, (f"{what}, and {why}: scores are accurate to a bin only",)
+    if fits(data):
+        return True, (f"{what}, so pairs are counted exactly on the CPU, which takes longer",)
+    return False, (f"{what}, and the classes are too large for the exact count: scores, recall too, are less accurate",)

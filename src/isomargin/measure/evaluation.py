@@ -8,6 +8,7 @@ import json
 import os
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -77,6 +78,11 @@ class Evaluation:
     """Whether the answers are exact or interpolated within bins."""
     notes: tuple[str, ...] = ()
     """What the user should know about the input and the method."""
+
+    def __repr__(self) -> str:
+        recall = "".join(f", recall@{k}={value:.4f}" for k, value in list(self.recall_at_k.items())[:1])
+        sizes = f"{self.images:,} images, {self.class_count:,} classes, {self.method}"
+        return f"<Evaluation: {sizes}, opis={self.opis:.4g}, epsilon_opis={self.epsilon_opis:.4g}{recall}>"
 
     # ----- sizes
 
@@ -192,10 +198,10 @@ class Evaluation:
         >>> point.far, point.frr
         (0.0, 0.0)
         """
+        if not (isinstance(distance, Real) and 0 <= distance <= 2):
+            raise InputError(f"distance is {distance!r}: a distance of unit vectors is needed, from 0 to 2")
         if distance == self.target.distance:
             return self.target
-        if not 0 <= distance <= 2:
-            raise InputError(f"distance is {distance!r}: a distance of unit vectors is needed, from 0 to 2")
         here = np.array([distance], np.float64)
         positives, negatives = self.counts.positives, self.counts.negatives
         return OperatingPoint(
@@ -290,6 +296,8 @@ class Evaluation:
         (True, 2)
         """
         check_worst_by(by)
+        if not (isinstance(number, int) and number >= 0):
+            raise InputError(f"number is {number!r}: a whole number of classes is needed")
         table = self.per_class.dropna(subset=[by])
         return table.sort_values(by, ascending=WORST_IS_LEAST[by], kind="stable").head(number)
 
@@ -309,7 +317,9 @@ class Evaluation:
         (True, (6, 201))
         """
         if again := [name for name in changes if name in NEEDS_PAIRS]:
-            raise InputError(f"{', '.join(again)} cannot be changed without the pairs: call evaluate again")
+            raise InputError(
+                f"{', '.join(again)} cannot be changed afterwards, because it needs every pair again: call evaluate"
+            )
         kept = {each.name: getattr(self.settings, each.name) for each in fields(Settings)}
         if {"far", "frr"} & set(changes) and "distances" not in changes:
             kept["distances"] = None  # a range asked for by rates takes the place of one given by distances

@@ -147,26 +147,33 @@ class ExactPass:
         """Distances of the negative pairs between these classes and later ones, so that each pair comes once."""
         return np.concatenate([block[:, self.ends[i] :].ravel() for i, block in self.blocks(group, distances)])
 
+    def ranks_alone(self) -> RankCounts:
+        """The first pass, for the retrieval results alone."""
+        return self.ranks_of(self.first_pass()[0])
+
+    def ranks_of(self, classes: list[ClassResult]) -> RankCounts:
+        """Sum the queries' ranks by class."""
+        return RankCounts.from_queries(
+            self.data.class_of,
+            self.data.sizes,
+            self.settings.k,
+            np.concatenate([each.nearer for each in classes]),
+            np.concatenate([each.r_precision for each in classes]) if self.settings.map_at_r else None,
+            np.concatenate([each.average_precision for each in classes]) if self.settings.map_at_r else None,
+        )
+
     def run(self) -> ExactResult:
         """All three passes."""
-        sizes, settings = self.data.sizes, self.settings
+        sizes = self.data.sizes
         classes, fine_counts = self.first_pass()
         positives = ListedDistances(
             np.concatenate([each.positives for each in classes]),
             np.concatenate([[0], np.cumsum(sizes * (sizes - 1) // 2)]),
             appearances=1,
         )
-        ranks = RankCounts.from_queries(
-            self.data.class_of,
-            sizes,
-            settings.k,
-            np.concatenate([each.nearer for each in classes]),
-            np.concatenate([each.r_precision for each in classes]) if settings.map_at_r else None,
-            np.concatenate([each.average_precision for each in classes]) if settings.map_at_r else None,
-        )
         quantiles = self.find_quantiles(positives, fine_counts)
         counts = PairCounts(positives, self.keep(classes))
-        return ExactResult(counts, ranks, self.third_pass(classes, positives, quantiles))
+        return ExactResult(counts, self.ranks_of(classes), self.third_pass(classes, positives, quantiles))
 
     def keep(self, classes: list[ClassResult]) -> ListedDistances | BinnedDistances:
         """The negatives for later questions."""

@@ -52,7 +52,9 @@ class ClassSortedVectors:
         step = max(1, CHUNK // self.vectors.shape[1])
         chunks = (self.vectors[first : first + step] for first in range(0, len(self.vectors), step))
         farthest = max(float(np.square(chunk - mean).sum(axis=1).max()) for chunk in chunks)
-        return float(min(2.0, np.ceil(2 * np.sqrt(farthest) * 256 + 0.01) / 256))
+        bound = max(2 * np.sqrt(farthest), 2.0**-30)
+        step = 2.0 ** (np.floor(np.log2(bound)) - 8)  # rounded to 8 bits, which the order of rows does not change
+        return float(min(2.0, np.ceil(bound / step + 0.01) * step))
 
 
 def sort_by_class(embeddings: Any, labels: Any, dtype: type = np.float32) -> ClassSortedVectors:

@@ -56,7 +56,7 @@ def count_pairs(
 ) -> PassResult:
     """Count all pairs of unit vectors by class and distance, and rank every query's positives.
 
-    Time: one float32 product over the upper triangle and about a quarter more. Memory above the vectors: the counters
+    Time: one float32 product over the upper triangle and a quarter to a half more. Memory above the vectors: counters
     (268 MB; twice where positives are too many to list), and at most 4 KB a row for the ranks. Products are taken with
     one BLAS thread a worker, a setting of the whole process: calls that overlap in several threads of a program
     disturb each other's speed.

@@ -90,5 +90,5 @@ def repeated_share(data: ClassSortedVectors, pairs: int = 1 << 10) -> float:
         one, other = np.unique(drawn, axis=1)  # no pair twice
     apart = data.class_of[one] != data.class_of[other]
     distances = distances_between(data.vectors, one[apart], other[apart])
-    _, counts = np.unique(np.round(distances * 2.0**24), return_counts=True)
+    _, counts = np.unique(np.round(distances / data.reach * 2.0**24), return_counts=True)
     return float(counts[counts > 1].sum() / max(counts.sum(), 1))
