@@ -3,19 +3,18 @@
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from isomargin.errors import InputError
 from isomargin.measure.answers import answer, pairs_at_far
 from isomargin.measure.evaluation import Evaluation
+from isomargin.measure.exact import ExactPass, fits
 from isomargin.measure.inputs import ClassSortedVectors, sort_by_class
+from isomargin.measure.pairs import PassResult, count_pairs
 from isomargin.measure.sampling import REPEATED, repeated_share, sample_pairs, sampled_pairs
 from isomargin.measure.settings import EpsilonForm, MeanCurve, Pairs, Settings, Utility, is_whole
+from isomargin.measure.torch_pairs import count_pairs_with_torch
 from isomargin.progress import progress_bar
-
-if TYPE_CHECKING:
-    from isomargin.measure.counts import RankCounts
-    from isomargin.measure.pairs import PassResult
 
 SMALL = 1 << 23  # pairs up to which the exact count takes about a second
 FLAT = 3  # dimensions in which thousands of unit vectors crowd
@@ -145,13 +144,12 @@ def run(
     if exactly:
         data = sort_by_class(embeddings, labels, dtype=float)
     if settings.pairs == "sampled":
-        ranks = (rank_exactly if exactly else rank)(data, settings, threads, progress)
+        passes = ExactPass(data, settings, threads, progress) if exactly else None
+        ranks = passes.ranks_alone() if passes else count(data, settings, threads, progress).ranks
         counts = sample_pairs(data, settings.negatives_per_positive, settings.seed)
         answers = answer(counts, settings)
     elif exactly:
-        from isomargin.measure.exact import count_exactly
-
-        counts, ranks, answers = count_exactly(data, settings, threads=threads, progress=progress)
+        counts, ranks, answers = ExactPass(data, settings, threads, progress).run()
     else:
         method = "binned"
         counts, ranks = count(data, settings, threads, progress)
@@ -171,32 +169,12 @@ def check_rates(data: ClassSortedVectors, settings: Settings) -> None:
         pairs_at_far(settings.far[1 if settings.frr is not None else 0], negatives, "far")
 
 
-def rank(
-    data: ClassSortedVectors, settings: Settings, threads: int | None, progress: Callable[[float], None] | None
-) -> "RankCounts":
-    """The retrieval results alone, by the pass over all pairs."""
-    return count(data, settings, threads, progress).ranks
-
-
-def rank_exactly(
-    data: ClassSortedVectors, settings: Settings, threads: int | None, progress: Callable[[float], None] | None
-) -> "RankCounts":
-    """The retrieval results alone, in float64."""
-    from isomargin.measure.exact import ExactPass
-
-    return ExactPass(data, settings, threads, progress).ranks_alone()
-
-
 def count(
     data: ClassSortedVectors, settings: Settings, threads: int | None, progress: Callable[[float], None] | None
-) -> "PassResult":
+) -> PassResult:
     """One pass over all pairs, by the compiled kernels or on a torch device."""
     if settings.device is None:
-        from isomargin.measure.pairs import count_pairs
-
         return count_pairs(data, k=settings.k, map_at_r=settings.map_at_r, threads=threads, progress=progress)
-    from isomargin.measure.torch_pairs import count_pairs_with_torch
-
     return count_pairs_with_torch(
         data, k=settings.k, map_at_r=settings.map_at_r, device=settings.device, progress=progress
     )
@@ -204,11 +182,9 @@ def count(
 
 def count_exactly_because(data: ClassSortedVectors, settings: Settings) -> tuple[bool, tuple[str, ...]]:
     """Whether to count exactly, and what the user should know about that."""
-    from isomargin.measure.exact import fits
-
     n = len(data.class_of)
     if data.reach < SAME:
-        return fits(data), (
+        return settings.exact or fits(data), (
             f"all embeddings are within {data.reach:.2g} of each other, too close to measure well: "
             "subtract their mean before normalising them",
         )

@@ -71,24 +71,18 @@ def fine_bin(distances: Floats) -> NDArray[np.int64]:
     return (distances * FINE).astype(np.int64)
 
 
-def count_exactly(
-    data: ClassSortedVectors, settings: Settings, *, threads: int | None = None, progress: Progress | None = None
-) -> ExactResult:
-    """Answer exactly for these settings. ``data`` must hold float64 vectors."""
-    if not fits(data):
-        raise InputError(
-            f"exact=True keeps the distances inside classes and of the largest class to all others in memory, and a "
-            f"class of {data.sizes.max():,} among {len(data.class_of):,} images is too large for that: leave exact out"
-        )
-    return ExactPass(data, settings, threads, progress).run()
-
-
 class ExactPass:
-    """The three passes, and what they share."""
+    """The three passes, and what they share. ``data`` must hold float64 vectors."""
 
     def __init__(
         self, data: ClassSortedVectors, settings: Settings, threads: int | None, progress: Progress | None
     ) -> None:
+        if not fits(data):
+            raise InputError(
+                "the exact count keeps the distances inside classes and of the largest class to all others in memory, "
+                f"and a class of {data.sizes.max():,} among {len(data.class_of):,} images is too large for that: "
+                "leave exact out"
+            )
         self.data, self.settings = data, settings
         self.threads = threads or available_cores()
         self.progress = progress or (lambda share: None)
