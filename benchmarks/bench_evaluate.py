@@ -10,25 +10,23 @@ reported, because other programs share the machine.
 """
 
 import argparse
-import multiprocessing
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from measuring import GIGABYTE, forget_peak, in_a_process, memory_in_use, seconds, verdict
+
 PRODUCTS = (60_502, 11_316)  # images, classes
 SPECIES = (136_093, 2_452)
 DIMENSIONS = 512
-GIGABYTE = 1e9
 
 
 def make_embeddings(images: int, classes: int, dimensions: int = DIMENSIONS) -> tuple[np.ndarray, np.ndarray]:
@@ -69,12 +67,6 @@ def search_with_faiss(vectors: np.ndarray) -> None:
     index.search(vectors, 32)
 
 
-def seconds(work: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    work()
-    return time.perf_counter() - begin
-
-
 def side_by_side(images: int, classes: int, rounds: int) -> None:
     import isomargin as im
 
@@ -95,12 +87,12 @@ def side_by_side(images: int, classes: int, rounds: int) -> None:
         print(f"  {statistics.median(times[name]):8.2f} s  {what}")
     for other, limit in (("product", 1.5), ("faiss", 0.35)):
         ratio = statistics.median(a / b for a, b in zip(times["evaluate"], times[other], strict=True))
-        print(f"  evaluate / {other:8s} {ratio:6.3f}   at most {limit}: {'yes' if ratio <= limit else 'NO'}")
+        print(f"  evaluate / {other:8s} {ratio:6.3f}   at most {limit}: {verdict(ratio <= limit)}")
     ratio = statistics.median(a / b for a, b in zip(times["product"], times["faiss"], strict=True))
     print(f"  product  / faiss    {ratio:6.3f}   what no count of all pairs can go below")
 
 
-def measure_alone(path: str, answers: "multiprocessing.Queue[tuple[float, float, float]]") -> None:
+def measure_alone(path: str) -> tuple[float, float, float]:
     """In a process of its own: seconds of evaluate, its peak memory above the embeddings, and of the whole process."""
     import isomargin as im
 
@@ -109,15 +101,9 @@ def measure_alone(path: str, answers: "multiprocessing.Queue[tuple[float, float,
     with np.load(path) as file:
         vectors, labels = file["embeddings"], file["labels"]
     before = memory_in_use("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
+    forget_peak()
     took = seconds(lambda: im.evaluate(vectors, labels).scores())
-    answers.put((took, memory_in_use("VmHWM") - before, memory_in_use("VmHWM")))
-
-
-def memory_in_use(which: str) -> float:
-    """Bytes that this process holds (VmRSS) or has held at most (VmHWM)."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(which))
+    return took, memory_in_use("VmHWM") - before, memory_in_use("VmHWM")
 
 
 def alone(images: int, classes: int) -> tuple[float, float, float]:
@@ -126,13 +112,7 @@ def alone(images: int, classes: int) -> tuple[float, float, float]:
         vectors, labels = make_embeddings(images, classes)
         np.savez(path, embeddings=vectors, labels=labels)
         del vectors
-        context = multiprocessing.get_context("spawn")
-        answers: multiprocessing.Queue[tuple[float, float, float]] = context.Queue()
-        process = context.Process(target=measure_alone, args=(path, answers))
-        process.start()
-        result = answers.get()
-        process.join()
-    return result
+        return in_a_process(measure_alone, path)
 
 
 def scaling(images: int, classes: int) -> None:
@@ -146,7 +126,7 @@ def scaling(images: int, classes: int) -> None:
             f"  {n:7,} {classes // part:8,} {took:9.2f} {took / pairs * 1e9:11.2f} "
             f"{above / GIGABYTE:20.2f} GB {above / n / 1000:10.1f}"
         )
-    print(f"  at most 1.5 GB above the embeddings: {'yes' if above <= 1.5 * GIGABYTE else 'NO'}")
+    print(f"  at most 1.5 GB above the embeddings: {verdict(above <= 1.5 * GIGABYTE)}")
 
 
 def large(images: int, classes: int) -> None:
@@ -155,7 +135,7 @@ def large(images: int, classes: int) -> None:
     print(
         f"  {took:.1f} s, peak of the whole process {peak / GIGABYTE:.2f} GB ({above / GIGABYTE:.2f} above embeddings)"
     )
-    print(f"  within 4 GB: {'yes' if peak <= 4 * GIGABYTE else 'NO'}")
+    print(f"  within 4 GB: {verdict(peak <= 4 * GIGABYTE)}")
 
 
 def start_up() -> None:
@@ -168,7 +148,7 @@ def start_up() -> None:
         best = min(
             seconds(lambda command=command: subprocess.run(command, check=True, capture_output=True)) for _ in range(5)
         )
-        print(f"  {best:6.2f} s  {name}   under {limit} s: {'yes' if best < limit else 'NO'}")
+        print(f"  {best:6.2f} s  {name}   under {limit} s: {verdict(best < limit)}")
 
 
 def main() -> None:
