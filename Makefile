@@ -10,7 +10,7 @@ demo: $(VENV)/.installed
 	$(BIN)/isomargin demo
 
 test: $(VENV)/.installed-dev
-	$(BIN)/pytest -q -n $(WORKERS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist loadgroup
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -23,6 +23,7 @@ format: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/bench_evaluate.py
+	$(BIN)/python benchmarks/bench_losses.py
 
 clean:
 	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

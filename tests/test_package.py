@@ -8,7 +8,7 @@ import pytest
 
 import isomargin as im
 
-HEAVY = ("torch", "numba", "pandas", "scipy", "matplotlib", "pyarrow", "rich")
+HEAVY = ("torch", "pytorch_metric_learning", "numba", "pandas", "scipy", "matplotlib", "pyarrow", "rich")
 
 
 def heavy_after(statement):
@@ -47,7 +47,7 @@ def public_things():
         value = getattr(im, name)
         if inspect.ismodule(value):
             for below, member in vars(value).items():
-                defined = getattr(member, "__module__", None) == value.__name__
+                defined = getattr(member, "__module__", "").startswith(value.__name__)
                 if defined and callable(member) and not below.startswith("_"):
                     yield f"{name}.{below}", member
         else:

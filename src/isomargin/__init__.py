@@ -1,4 +1,4 @@
-"""One distance threshold that holds for every class: measure how far embeddings are from it.
+"""One distance threshold that holds for every class: measure how far embeddings are from it, and train towards it.
 
 >>> import isomargin as im
 >>> im.__version__
@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from isomargin import theory
+    from isomargin import losses, theory
     from isomargin.data.glyphs import load_glyphs
     from isomargin.embeddings import EmbeddingSet
     from isomargin.errors import InputError
@@ -28,6 +28,7 @@ __all__ = [
     "epsilon_opis",
     "evaluate",
     "load_glyphs",
+    "losses",
     "opis",
     "theory",
 ]
@@ -46,8 +47,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "theory":
-        return import_module("isomargin.theory")
+    if name in ("losses", "theory"):
+        return import_module(f"isomargin.{name}")
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'isomargin' has no attribute {name!r}")

@@ -1,0 +1,193 @@
+"""Speed and memory of the losses, as ratios measured side by side in one run.
+
+    python benchmarks/bench_losses.py            # everything, some ten minutes on 2 cores
+    python benchmarks/bench_losses.py --quick    # small batches, to see that it runs
+
+Held against: the plain product of all pairs with its backward, below which no loss of pairs can be expected, and the
+losses of the same name in pytorch-metric-learning. All times are forward and backward. Rounds are interleaved and the
+median ratio is reported, because other programs share the machine; memory is measured in a process of its own each.
+"""
+
+import argparse
+import resource
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from isomargin.losses import loss_names, make_loss
+from measuring import (
+    GIGABYTE,
+    MEGABYTE,
+    forget_peak,
+    in_a_process,
+    memory_available,
+    memory_in_use,
+    seconds,
+    verdict,
+)
+
+DIMENSIONS = 512
+TOGETHER = ["smooth_ap", "tcm"]
+
+
+def make_batch(images: int, per_class: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Embeddings around class centres of 24 dimensions, in random order, so that hard pairs of both kinds occur."""
+    generator = torch.Generator().manual_seed(0)
+    labels = (torch.arange(images) // per_class)[torch.randperm(images, generator=generator)]
+    centres = torch.randn(images // per_class + 1, 12, generator=generator)
+    centres = centres @ torch.randn(12, DIMENSIONS, generator=generator) / 12**0.5
+    embeddings = centres[labels] + 0.5 * torch.randn(images, DIMENSIONS, generator=generator)
+    return embeddings.requires_grad_(), labels
+
+
+def make(config: Any, labels: torch.Tensor) -> torch.nn.Module:
+    """Make a loss; those with proxies get one for each class."""
+    if isinstance(config, str) and config in PROXIES:
+        config = {"name": config, "num_classes": int(labels.max()) + 1, "embedding_size": DIMENSIONS}
+    return make_loss(config)
+
+
+PROXIES = [name for name in loss_names() if name in (
+    "arcface", "subcenter_arcface", "proxy_nca", "proxy_nca++", "proxy_anchor", "soft_triple"
+)]  # fmt: skip
+
+
+def training_step(loss: Callable[..., torch.Tensor], embeddings: torch.Tensor, labels: torch.Tensor) -> None:
+    embeddings.grad = None
+    loss(embeddings, labels).backward()
+
+
+def plain_product(embeddings: torch.Tensor, by_similarity: torch.Tensor) -> None:
+    embeddings.grad = None
+    (embeddings @ embeddings.T).backward(by_similarity)
+
+
+def peak_of_loss(config: Any, images: int, per_class: int) -> tuple[float, float]:
+    """In a process of its own: the seconds of a second step, and the peak memory above the input of the first."""
+    embeddings, labels = make_batch(images, per_class)
+    warm_embeddings, warm_labels = make_batch(64, 4)
+    training_step(make(config, warm_labels), warm_embeddings, warm_labels)
+    loss = make(config, labels)
+    before = memory_in_use("VmRSS")
+    forget_peak()
+    training_step(loss, embeddings, labels)
+    above = memory_in_use("VmHWM") - before
+    return seconds(lambda: training_step(loss, embeddings, labels)), above
+
+
+def their_loss(name: str, images: int, per_class: int) -> float | None:
+    """In a process of its own: the seconds of a step with one of pytorch-metric-learning; None if memory runs out."""
+    from pytorch_metric_learning import losses
+
+    embeddings, labels = make_batch(images, per_class)
+    labels, order = labels.sort()  # as its SmoothAPLoss wants them
+    embeddings = embeddings.detach()[order].requires_grad_()
+    limit = int(memory_in_use("VmData") + 0.97 * memory_available())
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))  # an error, before the system kills something
+    try:
+        return seconds(lambda: training_step(getattr(losses, name)(), embeddings, labels))
+    except RuntimeError:
+        return None
+
+
+def side_by_side(images: int, rounds: int) -> None:
+    embeddings, labels = make_batch(images, 4)
+    unit = torch.nn.functional.normalize(embeddings.detach()).requires_grad_()
+    by_similarity = torch.randn(images, images)
+    losses = {"TCM": "tcm", "SmoothAP": "smooth_ap", "SmoothAP + TCM": TOGETHER, "RecallAtK": "recall_at_k"}
+    work: dict[str, Callable[[], None]] = {"product": lambda: plain_product(unit, by_similarity)}
+    for name, config in losses.items():
+        loss = make(config, labels)
+        work[name] = lambda loss=loss: training_step(loss, embeddings, labels)
+    times: dict[str, list[float]] = {name: [] for name in work}
+    for number in range(rounds + 1):
+        for name, step in work.items():
+            took = seconds(step)
+            if number:  # the first round warms up
+                times[name].append(took)
+    print(f"\nn = {images:,}, d = {DIMENSIONS}, 4 a class, forward and backward; median of {rounds} rounds")
+    for name, took in times.items():
+        print(f"  {statistics.median(took) * 1000:8.0f} ms  {name}")
+    counts = make("tcm", labels)
+    counts(embeddings.detach(), labels)
+    told = {each: int(counts.values[each]) for each in ("hard_positives", "hard_negatives")}
+    print(f"  with {told['hard_positives']:,} hard positive and {told['hard_negatives']:,} hard negative pairs")
+    limits = (
+        ("TCM", "product", 2.0),
+        ("SmoothAP", "product", 8.0),
+        ("RecallAtK", "product", 8.0),
+        ("SmoothAP + TCM", "SmoothAP", 1.06),
+    )
+    for one, other, limit in limits:
+        ratios = sorted(a / b for a, b in zip(times[one], times[other], strict=True))
+        ratio = statistics.median(ratios)
+        quarter = len(ratios) // 4
+        print(
+            f"  {one} / {other}: {ratio:.3f} ({ratios[quarter]:.3f} to {ratios[-1 - quarter]:.3f})   "
+            f"at most {limit}: {verdict(ratio <= limit)}"
+        )
+    for name in ("SmoothAP", "RecallAtK", "SmoothAP + TCM"):
+        _, above = in_a_process(peak_of_loss, losses[name], images, 4)
+        print(f"  {name}: {above / MEGABYTE:.0f} MB above the input   at most 400: {verdict(above <= 400 * MEGABYTE)}")
+
+
+def against_theirs(images: int) -> None:
+    from pytorch_metric_learning import __version__
+
+    print(f"\nagainst pytorch-metric-learning {__version__}, one step each in a process of its own")
+    compare("SmoothAP", "SmoothAPLoss", "smooth_ap", images // 2)
+    if not compare("SmoothAP", "SmoothAPLoss", "smooth_ap", images, least=300):
+        compare("SmoothAP", "SmoothAPLoss", "smooth_ap", images * 15 // 16, least=300)
+    for size in (4000, 3000, 2000, 1500, 1000, 500, 250):
+        if size <= 4 * images and compare("TCM", "ThresholdConsistentMarginLoss", "tcm", size):
+            break
+
+
+def compare(title: str, theirs: str, ours: str, images: int, least: float | None = None) -> bool:
+    """Print how many times as fast as theirs ours is, 4 a class; return whether theirs fitted in memory."""
+    their_seconds = in_a_process(their_loss, theirs, images, 4)
+    our_seconds, above = in_a_process(peak_of_loss, ours, images, 4)
+    line = f"  {title}, n = {images:,}: ours {our_seconds * 1000:.1f} ms and {above / MEGABYTE:.0f} MB, theirs "
+    if their_seconds is None:
+        print(line + f"more memory than the {memory_available() / GIGABYTE:.0f} GB there are", flush=True)
+        return False
+    times = their_seconds / our_seconds
+    line += f"{their_seconds:.2f} s: {times:.0f} times as long"
+    print(line + (f"   at least {least:g}: {verdict(times >= least)}" if least else ""), flush=True)
+    return True
+
+
+def large_classes(images: int) -> None:
+    print(f"\nn = {images:,}, 60 a class")
+    for name in ("smooth_ap", "recall_at_k", "sup_ap", "triplet", "tcm", "class_alignment"):
+        took, above = in_a_process(peak_of_loss, name, images, 60)
+        print(f"  {name:16s} {took:7.2f} s {above / MEGABYTE:6.0f} MB   within 1 GB: {verdict(above <= GIGABYTE)}")
+
+
+def growth(sizes: list[int]) -> None:
+    print("\nhow time and memory above the input grow with n, 4 a class")
+    print(f"  {'':20s}" + "".join(f"{f'n = {size:,}':>22s}" for size in sizes))
+    for config in [*loss_names(), TOGETHER]:
+        cells = ""
+        for size in sizes:
+            took, above = in_a_process(peak_of_loss, config, size, 4)
+            cells += f"{took * 1000:11.0f} ms {above / MEGABYTE:5.0f} MB"
+        print(f"  {config if isinstance(config, str) else ' + '.join(config):20s}{cells}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small batches")
+    parser.add_argument("--rounds", type=int, default=15)
+    arguments = parser.parse_args()
+    divisor = 4 if arguments.quick else 1
+    side_by_side(4000 // divisor, arguments.rounds)
+    against_theirs(1024 // divisor)
+    large_classes(3000 // divisor)
+    growth([size // divisor for size in (1000, 2000, 4000, 8000)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""What every loss shares: how it is called, what it leaves for logging, and that losses can be added and weighted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from pytorch_metric_learning.losses import BaseMetricLossFunction
+from torch import Tensor
+
+from isomargin.losses._batch import Batch, read_batch
+from isomargin.losses._engine import Gradient, pair_losses
+from isomargin.losses._pairs import Pairs, Tile
+
+if TYPE_CHECKING:
+    from isomargin.losses.composition import WeightedSum
+
+Records = dict[str, Tensor]
+
+
+class MetricLoss(BaseMetricLossFunction):  # type: ignore[misc]
+    """A loss of embeddings (n, d) and labels (n,), called as pytorch-metric-learning calls its own.
+
+    It derives from that library's base class only to be recognised by its wrappers and trainers; distances and reducers
+    of that library play no part. `a + 0.5 * b` makes a loss of two.
+
+    Parameters
+    ----------
+    check_finite: raise, with the rows, where embeddings hold NaN or infinity; costs a pass over them.
+
+    A loss of one's own needs `compute` alone; `batch.vectors` are the embeddings at length 1:
+
+    >>> class CentreLoss(MetricLoss):
+    ...     name = "centre"
+    ...     def compute(self, batch):
+    ...         return batch.vectors.mean(dim=0).norm(), {}
+    >>> (CentreLoss() + 0.5 * CentreLoss())(torch.eye(4), torch.arange(4))
+    tensor(0.7500)
+    """
+
+    name: str
+    """As a recipe and a log call it."""
+
+    weighs_samples = False
+    """Whether the loss is a mean over embeddings of a loss of each, which `Batch.weights` can weigh."""
+
+    values: Records
+    """What the last call gave, without gradient, for logging: `loss`, and what else a loss has to tell."""
+
+    def __init__(self, check_finite: bool = False) -> None:
+        torch.nn.Module.__init__(self)
+        self.collect_stats = False
+        self.check_finite = check_finite
+        self.values = {}
+
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        indices_tuple: Any = None,
+        ref_emb: Tensor | None = None,
+        ref_labels: Tensor | None = None,
+    ) -> Tensor:
+        """Return the loss, a scalar.
+
+        Parameters
+        ----------
+        embeddings: (n, d), normalised or not; half precision is taken up to float32, under autocast too.
+        labels: (n,) integers, any.
+        indices_tuple: a miner's pairs or triplets, to use these pairs only (each once); usually left out.
+        ref_emb: (m, d), to compare the embeddings with these instead of with each other. All pairs count then.
+        ref_labels: (m,)
+        """
+        batch = read_batch(embeddings, labels, indices_tuple, ref_emb, ref_labels, self.check_finite)
+        with torch.autocast(batch.embeddings.device.type, enabled=False):
+            value, records = self.compute(batch)
+        self.values = {"loss": value.detach(), **records}
+        return value
+
+    def compute(self, batch: Batch) -> tuple[Tensor, Records]:
+        """Return the loss of a checked batch and what is to be logged with it."""
+        raise NotImplementedError
+
+    def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
+        """List this loss's own parameters as an optimiser's groups, at the rates that they need.
+
+        Empty for a loss without parameters. `learning_rate` is the model's.
+
+        >>> from isomargin.losses import TCMLoss
+        >>> TCMLoss().parameter_groups(1e-4)
+        []
+        """
+        return []
+
+    def __add__(self, other: object) -> WeightedSum:
+        from isomargin.losses.composition import added
+
+        return added(self, other)
+
+    def __radd__(self, other: object) -> WeightedSum:
+        from isomargin.losses.composition import added
+
+        return added(other, self)
+
+    def __mul__(self, weight: object) -> WeightedSum:
+        from isomargin.losses.composition import weighted
+
+        return weighted(self, weight)
+
+    __rmul__ = __mul__
+
+
+class PairLoss(MetricLoss):
+    """A loss that is a function of the pairs' cosine similarities; several share one pass over them (`_engine.py`)."""
+
+    def compute(self, batch: Batch) -> tuple[Tensor, Records]:
+        """Compute this loss alone."""
+        values, records = compute_together([self], batch)
+        return values[0], records[0]
+
+    def points(self, batch: Batch) -> tuple[Tensor, Tensor | None, Pairs]:
+        """Return the vectors (n, d) that are compared, with what, and which pairs are positive and negative."""
+        return batch.vectors, batch.reference_vectors, batch.pairs
+
+    @property
+    def shares_points(self) -> bool:
+        """Whether it compares the batch as it is, so that it can share the pass with others."""
+        return True
+
+    def records(self, pairs: Pairs, state: Any) -> Records:
+        """Return what is to be logged beside the loss."""
+        return {}
+
+    def begin(self, pairs: Pairs, weights: Tensor | None) -> Any:
+        """Make what the forward pass collects in."""
+        raise NotImplementedError
+
+    def visit(self, tile: Tile, state: Any) -> None:
+        """Read one tile."""
+        raise NotImplementedError
+
+    def finish(self, pairs: Pairs, state: Any) -> Tensor:
+        """Return the loss, from what was collected."""
+        raise NotImplementedError
+
+    def add_gradient(self, tile: Tile, state: Any, scale: float, gradient: Gradient) -> None:
+        """Add scale times the derivative of the loss by the tile's similarities."""
+        raise NotImplementedError
+
+
+def compute_together(parts: list[PairLoss], batch: Batch) -> tuple[Tensor, list[Records]]:
+    """Compute losses (parts,) that compare the same points in one pass."""
+    vectors, references, pairs = parts[0].points(batch)
+    values, states = pair_losses(parts, vectors, references, pairs, batch.weights)
+    return values, [part.records(pairs, state) for part, state in zip(parts, states, strict=True)]

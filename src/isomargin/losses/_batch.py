@@ -1,0 +1,189 @@
+"""A batch as the losses see it: checked, in float32 at least, its rows normalised. No loss is computed here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isomargin.errors import InputError
+from isomargin.losses._pairs import Pairs
+
+IndicesTuple = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One call's input."""
+
+    embeddings: Tensor
+    """(n, d), float32 or float64, as the model gave them."""
+    labels: Tensor
+    """(n,) integers."""
+    references: Tensor | None = None
+    """(m, d), what the embeddings are compared with; None: with each other."""
+    reference_labels: Tensor | None = None
+    """(m,)"""
+    chosen: IndicesTuple | None = None
+    """The pairs (anchors, positives, anchors, negatives) to use; None: all."""
+    weights: Tensor | None = None
+    """(n,), how much each embedding's own loss counts; None: all the same."""
+    smallest_norm: float = 1e-12
+    """Gradients are those of vectors at least this long: one of nearly no length would make them overflow."""
+
+    @cached_property
+    def vectors(self) -> Tensor:
+        """The embeddings at length 1 (n, d); a zero vector stays one."""
+        return normalise(self.embeddings, self.smallest_norm)
+
+    @cached_property
+    def reference_vectors(self) -> Tensor | None:
+        """The references at length 1 (m, d)."""
+        return None if self.references is None else normalise(self.references, self.smallest_norm)
+
+    @cached_property
+    def pairs(self) -> Pairs:
+        """Which pairs are positive and which negative."""
+        return Pairs.of(self.labels, self.reference_labels, self.chosen)
+
+    def weighted(self, weights: Tensor) -> Batch:
+        """Return the same batch with these weights (n,), multiplied with those there are."""
+        return replace(self, weights=weights if self.weights is None else self.weights * weights)
+
+
+def read_batch(
+    embeddings: Any, labels: Any, indices_tuple: Any, ref_emb: Any, ref_labels: Any, check_finite: bool
+) -> Batch:
+    """Check one call's input and raise `InputError`, a `ValueError`, where it cannot be used."""
+    if isinstance(indices_tuple, Tensor):  # loss(embeddings, labels, ref_emb, ref_labels), without names
+        if ref_labels is not None:
+            raise InputError("indices_tuple is a tensor: a tuple of index tensors from a miner is needed")
+        indices_tuple, ref_emb, ref_labels = None, indices_tuple, ref_emb
+    check_embeddings(embeddings, "embeddings", check_finite)
+    labels = read_labels(labels, embeddings, "labels", "embeddings")
+    if (ref_emb is None) != (ref_labels is None):
+        given, missing = ("ref_emb", "ref_labels") if ref_labels is None else ("ref_labels", "ref_emb")
+        raise InputError(f"{given} came without {missing}: give both, or neither to compare the batch with itself")
+    if ref_emb is not None:
+        check_embeddings(ref_emb, "ref_emb", check_finite)
+        if ref_emb.shape[1] != embeddings.shape[1]:
+            raise InputError(
+                f"ref_emb has {ref_emb.shape[1]} dimensions, embeddings has {embeddings.shape[1]}: "
+                "the same number is needed"
+            )
+        ref_labels = read_labels(ref_labels, ref_emb, "ref_labels", "ref_emb")
+        ref_emb = ref_emb.to(embeddings.device)
+        ref_labels = ref_labels.to(embeddings.device)
+    rows, columns = len(labels), len(labels if ref_labels is None else ref_labels)
+    dtype = torch.float64 if embeddings.dtype == torch.float64 else torch.float32
+    return Batch(
+        embeddings=embeddings.to(dtype),
+        labels=labels,
+        references=None if ref_emb is None else ref_emb.to(dtype),
+        reference_labels=ref_labels,
+        chosen=None if indices_tuple is None else read_indices(indices_tuple, rows, columns, embeddings.device),
+        smallest_norm=1e-4 if embeddings.dtype == torch.float16 else 1e-12,
+    )
+
+
+def check_embeddings(embeddings: Any, name: str, check_finite: bool) -> None:
+    """Raise unless this is a tensor (n, d) of floating point numbers (that are finite, if asked)."""
+    if not isinstance(embeddings, Tensor):
+        raise InputError(
+            f"{name} is a {type(embeddings).__name__}: a torch tensor is needed, such as torch.as_tensor({name})"
+        )
+    if embeddings.ndim != 2:
+        raise InputError(f"{name} has shape {tuple(embeddings.shape)}: two dimensions are needed, (rows, dimensions)")
+    if not embeddings.is_floating_point():
+        raise InputError(f"{name} has dtype {embeddings.dtype}: floating point is needed, such as {name}.float()")
+    if check_finite:
+        bad = (~embeddings.detach().isfinite()).any(dim=1).nonzero().flatten().tolist()
+        if bad:
+            shown = ", ".join(map(str, bad[:5])) + (", …" if len(bad) > 5 else "")
+            plural = "s" if len(bad) > 1 else ""
+            raise InputError(
+                f"{name} holds NaN or infinity in {len(bad)} row{plural} ({shown}): finite ones are needed"
+            )
+
+
+def read_labels(labels: Any, embeddings: Tensor, name: str, rows_name: str) -> Tensor:
+    """Turn labels into an integer tensor (n,) beside its embeddings (n, d)."""
+    if labels is None:
+        raise InputError(f"{name} is None: one label a row of {rows_name} is needed")
+    try:
+        read = torch.as_tensor(labels)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{name} is no tensor of integers: number the classes first") from error
+    if read.ndim != 1:
+        raise InputError(f"{name} has shape {tuple(read.shape)}: one dimension is needed, with one label a row")
+    if len(read) != len(embeddings):
+        raise InputError(
+            f"{name} has {len(read)} entries, {rows_name} has {len(embeddings)} rows: one label a row is needed"
+        )
+    if len(read) and (read.is_floating_point() or read.is_complex()):
+        raise InputError(f"{name} has dtype {read.dtype}: integers are needed, such as {name}.long()")
+    return read.to(embeddings.device)
+
+
+def read_indices(indices_tuple: Any, rows: int, columns: int, device: torch.device) -> IndicesTuple:
+    """Turn a miner's pairs (4 tensors) or triplets (3) into pairs: anchors, positives, anchors, negatives."""
+    if not isinstance(indices_tuple, Iterable) or len(indices := tuple(indices_tuple)) not in (3, 4):
+        raise InputError("indices_tuple must hold 4 index tensors (pairs) or 3 (triplets), as miners return them")
+    if len(indices) == 3:
+        indices = (indices[0], indices[1], indices[0], indices[2])
+    tensors = tuple(torch.as_tensor(each, device=device) for each in indices)
+    for each in tensors:
+        if each.ndim != 1 or (len(each) and (each.is_floating_point() or each.dtype == torch.bool)):
+            raise InputError(
+                f"indices_tuple holds a tensor of shape {tuple(each.shape)} and {each.dtype}: "
+                "integers in one dimension are needed"
+            )
+    tensors = tuple(each.long() for each in tensors)
+    for anchors, others in (tensors[:2], tensors[2:]):
+        if len(anchors) != len(others):
+            raise InputError(
+                f"indices_tuple pairs {len(anchors)} anchors with {len(others)} others: as many are needed"
+            )
+        if len(anchors) and (
+            int(min(anchors.min(), others.min())) < 0 or int(anchors.max()) >= rows or int(others.max()) >= columns
+        ):
+            raise InputError(f"indices_tuple points outside the {rows} rows and {columns} references of this batch")
+    return tensors
+
+
+class _Normalise(torch.autograd.Function):
+    """x / ‖x‖ without overflow or underflow; a zero vector stays zero and gets no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, vectors: Tensor, smallest_norm: float) -> Tensor:
+        largest = vectors.abs().amax(dim=1, keepdim=True) if vectors.shape[1] else vectors.new_zeros(len(vectors), 1)
+        unit = vectors / largest.masked_fill(largest == 0, 1)  # the largest entry is 1: squares are safe
+        length = unit.norm(dim=1, keepdim=True)
+        unit = torch.div(unit, length.masked_fill(length == 0, 1))
+        norms = torch.where(largest > 0, (length * largest).clamp(smallest_norm), torch.inf)  # (n, 1)
+        ctx.save_for_backward(unit, norms)
+        return unit
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        unit, norms = ctx.saved_tensors
+        along = (gradient * unit).sum(dim=1, keepdim=True)
+        return (gradient - along * unit) / norms, None
+
+
+def normalise(vectors: Tensor, smallest_norm: float = 1e-12) -> Tensor:
+    """Bring each row of (n, d) to length 1; zero rows stay zero.
+
+    The gradient is that of a vector at least `smallest_norm` long, so that it stays finite.
+
+    >>> normalise(torch.tensor([[3.0, 4.0], [0.0, 0.0], [1e-30, 0.0]]))
+    tensor([[0.6000, 0.8000],
+            [0.0000, 0.0000],
+            [1.0000, 0.0000]])
+    """
+    result: Tensor = _Normalise.apply(vectors, smallest_norm)  # type: ignore[no-untyped-call]
+    return result

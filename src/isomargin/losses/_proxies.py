@@ -1,0 +1,96 @@
+"""What the losses with learned proxies of the classes share.
+
+The formulas that pytorch-metric-learning computes as published come from there, through `ProxyLoss`; what it computes
+otherwise, or with gradients that are not finite, is written in this package.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from pytorch_metric_learning import distances
+from torch import Tensor
+
+from isomargin.errors import InputError
+from isomargin.losses import _settings
+from isomargin.losses._base import MetricLoss, Records
+from isomargin.losses._batch import Batch, normalise
+
+
+class ProxyLoss(MetricLoss):
+    """What the losses with proxies share: their checks, the mean over samples, and the proxies' learning rate.
+
+    One that takes its formula from pytorch-metric-learning keeps that library's loss, with the proxies, as `inner`.
+    Another has `proxies` itself and gives `sample_losses`.
+    """
+
+    weighs_samples = True
+    inner: torch.nn.Module
+
+    def __init__(self, num_classes: int, embedding_size: int, learning_rate_factor: float, check_finite: bool) -> None:
+        super().__init__(check_finite)
+        self.num_classes = _settings.whole(num_classes, "num_classes")
+        self.embedding_size = _settings.whole(embedding_size, "embedding_size")
+        self.learning_rate_factor = _settings.above_zero(learning_rate_factor, "learning_rate_factor")
+
+    def compute(self, batch: Batch) -> tuple[Tensor, Records]:
+        """Check the batch and compute the loss of its normalised vectors; that of no rows is 0."""
+        proxies = next(self.parameters())
+        self._check(batch, proxies)
+        vectors = batch.vectors.to(proxies.dtype)  # before the library sees them, which would cast the proxies instead
+        if not len(vectors):
+            return vectors.sum() + (proxies * 0).sum(), {}
+        return self.batch_loss(vectors, batch.labels.long(), batch.weights), {}
+
+    def batch_loss(self, vectors: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
+        """Return the mean of the samples' losses, each times its weight (n,)."""
+        losses = self.sample_losses(vectors, labels)
+        return (losses if weights is None else losses * weights.to(losses)).mean()
+
+    def sample_losses(self, vectors: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of each sample (n,), from vectors (n, d) of length 1 and labels (n,)."""
+        losses: Tensor = self.inner.compute_loss(vectors, labels, None, vectors, labels)["loss"]["losses"]  # type: ignore[operator]
+        return losses
+
+    def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
+        """List the proxies with their learning rate, `learning_rate_factor` times the model's.
+
+        >>> from isomargin.losses import ProxyAnchorLoss
+        >>> [group["lr"] for group in ProxyAnchorLoss(10, 4).parameter_groups(1e-4)]
+        [0.01]
+        """
+        return [{"params": list(self.parameters()), "lr": learning_rate * self.learning_rate_factor}]
+
+    def _check(self, batch: Batch, proxies: Tensor) -> None:
+        name = type(self).__name__
+        for given, what in ((batch.references, "ref_emb"), (batch.chosen, "indices_tuple")):
+            if given is not None:
+                raise InputError(f"{name} compares embeddings with its proxies: {what} has no use here")
+        if batch.weights is not None and not self.weighs_samples:
+            raise InputError(f"{name} cannot weigh its samples")
+        if batch.embeddings.shape[1] != self.embedding_size:
+            raise InputError(
+                f"embeddings has {batch.embeddings.shape[1]} dimensions, the proxies of {name} have "
+                f"{self.embedding_size}: the same number is needed"
+            )
+        if batch.embeddings.device != proxies.device:
+            raise InputError(
+                f"embeddings is on {batch.embeddings.device}, the proxies of {name} on {proxies.device}: "
+                "move the loss there first, with loss.to(device)"
+            )
+        if proxies.dtype not in (torch.float32, torch.float64):
+            raise InputError(f"the proxies of {name} are {proxies.dtype}: float32 is needed, with loss.float()")
+        outside = batch.labels[(batch.labels < 0) | (batch.labels >= self.num_classes)]
+        if len(outside):
+            raise InputError(
+                f"labels holds {int(outside[0])}: labels from 0 to {self.num_classes - 1} are needed for the "
+                f"{self.num_classes} class{'es' if self.num_classes > 1 else ''} of {name}"
+            )
+
+
+class Cosine(distances.CosineSimilarity):  # type: ignore[misc]
+    """Cosine similarity of proxies of any finite length; the library's normalisation overflows beyond 1e19."""
+
+    def normalize(self, embeddings: Tensor, dim: int = 1, **kwargs: Any) -> Tensor:
+        return normalise(embeddings)

@@ -1,0 +1,180 @@
+"""Losses of soft ranks: for each query, where its positives stand among all it is compared with.
+
+For a query and each of its positives j, R⁺_j = 1 + Σ over its other positives k of step(s_k − s_j), and
+R_j = R⁺_j + Σ over its negatives k of step(s_k − s_j). Only positives are ranked, so the work is rows × positives ×
+columns, one positive of every row at a time; what is kept between the passes is the ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from isomargin.losses._base import PairLoss
+from isomargin.losses._engine import Gradient
+from isomargin.losses._pairs import INFINITY, Pairs, Tile
+
+
+@dataclass
+class Ranks:
+    """What the forward pass collects."""
+
+    weights: Tensor | None
+    queries: int
+    """How many rows have a positive."""
+    total: float = 0.0
+    """Sum of the queries' losses, weighted."""
+    slopes: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """For the tile that starts there: the derivative of each query's loss by R⁺ and by R − R⁺ (b, ranked)."""
+
+
+@dataclass
+class Ranked:
+    """A tile's positives set out by query: what is ranked, and the positives that it is ranked against."""
+
+    thresholds: Tensor
+    """(b, ranked) similarities of the positives to be ranked; +inf, above all else, where a query has fewer."""
+    positives: Tensor
+    """(b, r) similarities that they are compared with, -inf where there are fewer."""
+
+
+class RankLoss(PairLoss):
+    """A mean over queries that have a positive of a function of their positives' ranks."""
+
+    weighs_samples = True
+    query_is_ranked = True
+    """With `include_query`: whether the query is ranked too, or only takes a place that others are ranked below."""
+
+    def __init__(self, include_query: bool, check_finite: bool) -> None:
+        super().__init__(check_finite)
+        self.include_query = include_query
+
+    def step_(self, differences: Tensor) -> Tensor:
+        """Return, in place, how much a negative counts that is this much more similar than the positive."""
+        raise NotImplementedError
+
+    def step_slope_(self, differences: Tensor) -> Tensor:
+        """Return, in place, the derivative of `step_`."""
+        raise NotImplementedError
+
+    def positive_step_(self, differences: Tensor) -> Tensor:
+        """Return, in place, how much another positive counts."""
+        return self.step_(differences)
+
+    def positive_step_slope_(self, differences: Tensor) -> Tensor | None:
+        """Return, in place, the derivative of that; None where it is 0."""
+        return self.step_slope_(differences)
+
+    def query_losses(
+        self, positive_ranks: Tensor, above: Tensor, ranked: Tensor, counts: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the queries' losses (b,) and their derivatives by R⁺ and by R − R⁺ (b, ranked).
+
+        `ranked` is true where there is a positive; of a row without any, nothing is used.
+        """
+        raise NotImplementedError
+
+    def begin(self, pairs: Pairs, weights: Tensor | None) -> Ranks:
+        """Start."""
+        return Ranks(weights, int((pairs.positive_counts > 0).sum()))
+
+    def visit(self, tile: Tile, state: Ranks) -> None:
+        """Rank the positives of the tile's rows."""
+        if tile.most == 0:
+            return
+        ranked = self._set_out(tile)
+        positive_ranks = torch.ones_like(ranked.thresholds)
+        above = torch.zeros_like(ranked.thresholds)
+        for slot in range(ranked.thresholds.shape[1]):
+            threshold = ranked.thresholds[:, slot : slot + 1]
+            others = self._differences_of_positives(ranked, slot)
+            positive_ranks[:, slot] += self.positive_step_(others).sum(dim=1)
+            rows = _rows_with(threshold)
+            if rows is None:
+                above[:, slot] = self.step_(tile.negatives - threshold).sum(dim=1)
+            else:
+                above[rows, slot] = self.step_(tile.negatives[rows] - threshold[rows]).sum(dim=1)
+        losses, by_positive_ranks, by_above = self.query_losses(
+            positive_ranks, above, ranked.thresholds != INFINITY, tile.counts
+        )
+        weights = (tile.counts > 0).to(losses)
+        if state.weights is not None:
+            weights = weights * state.weights[tile.start : tile.stop]
+        state.total += float((losses * weights).sum())
+        weights = weights[:, None] / max(state.queries, 1)
+        state.slopes[tile.start] = (by_positive_ranks * weights, by_above * weights)
+
+    def finish(self, pairs: Pairs, state: Ranks) -> Tensor:
+        """Take the mean over the queries."""
+        return torch.tensor(state.total / max(state.queries, 1), dtype=torch.float64)
+
+    def add_gradient(self, tile: Tile, state: Ranks, scale: float, gradient: Gradient) -> None:
+        """Rank again, and pass each rank's derivative on to the similarities it was made of."""
+        if tile.most == 0:
+            return
+        ranked = self._set_out(tile)
+        by_positive_ranks, by_above = (slopes * scale for slopes in state.slopes[tile.start])
+        for_thresholds = torch.zeros_like(ranked.thresholds)
+        for_positives = torch.zeros_like(ranked.positives)
+        for slot in range(ranked.thresholds.shape[1]):
+            threshold = ranked.thresholds[:, slot : slot + 1]
+            forces = self.positive_step_slope_(self._differences_of_positives(ranked, slot))
+            if forces is not None:
+                for_positives += forces.mul_(by_positive_ranks[:, slot : slot + 1])
+                for_thresholds[:, slot] -= forces.sum(dim=1)
+            rows = _rows_with(threshold)
+            if rows is None:
+                forces = self.step_slope_(tile.negatives - threshold).mul_(by_above[:, slot : slot + 1])
+                gradient.negatives.add_(forces)
+                for_thresholds[:, slot] -= forces.sum(dim=1)
+            else:
+                forces = self.step_slope_(tile.negatives[rows] - threshold[rows])
+                forces.mul_(by_above[rows, slot : slot + 1])
+                gradient.negatives.index_add_(0, rows, forces)
+                for_thresholds[rows, slot] -= forces.sum(dim=1)
+        # What a query's similarity to itself would get is left out: it is 1 whatever the embedding.
+        gradient.positives += tile.unpad(for_thresholds[:, : tile.most] + for_positives[:, : tile.most])
+
+    def _set_out(self, tile: Tile) -> Ranked:
+        thresholds, positives = tile.pad(tile.positives, INFINITY), tile.pad(tile.positives, -INFINITY)
+        if self.include_query and tile.to_itself is not None:
+            itself = tile.to_itself[:, None]
+            positives = torch.cat([positives, itself], dim=1)
+            if self.query_is_ranked:
+                thresholds = torch.cat([thresholds, itself.masked_fill(tile.counts[:, None] == 0, INFINITY)], dim=1)
+        return Ranked(thresholds, positives)
+
+    @staticmethod
+    def _differences_of_positives(ranked: Ranked, slot: int) -> Tensor:
+        """Compare the positives with the one in this slot; with itself it is not compared."""
+        differences = ranked.positives - ranked.thresholds[:, slot : slot + 1]
+        differences[:, slot] = -INFINITY
+        return differences
+
+
+def _rows_with(threshold: Tensor) -> Tensor | None:
+    """Return the rows that have a positive in this slot; None if all have."""
+    there = threshold[:, 0] != INFINITY
+    return None if bool(there.all()) else there.nonzero()[:, 0]
+
+
+def sigmoid_step_(differences: Tensor, temperature: float) -> Tensor:
+    """Return σ(x/τ) in place."""
+    return differences.mul_(1 / temperature).sigmoid_()
+
+
+def sigmoid_slope_(differences: Tensor, temperature: float) -> Tensor:
+    """Return the derivative of σ(x/τ) in place: σ(1 − σ)/τ."""
+    values = sigmoid_step_(differences, temperature)
+    return torch.addcmul(values, values, values, value=-1, out=values).mul_(1 / temperature)
+
+
+def average_precision_losses(positive_ranks: Tensor, above: Tensor, ranked: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return 1 − AP (b,), AP the mean of R⁺/R over a query's positives, and its derivatives by R⁺ and R − R⁺."""
+    counts = ranked.sum(dim=1, keepdim=True).clamp(min=1)
+    ranks = positive_ranks + above
+    shares = ranked.to(ranks) / counts
+    precision = (positive_ranks / ranks * shares).sum(dim=1)
+    return 1 - precision, -above / ranks.square() * shares, positive_ranks / ranks.square() * shares

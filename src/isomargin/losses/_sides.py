@@ -1,0 +1,120 @@
+"""Losses that are a term of each positive pair plus a term of each negative pair, averaged on each side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from isomargin.losses import _settings
+from isomargin.losses._base import PairLoss
+from isomargin.losses._engine import Gradient
+from isomargin.losses._pairs import Pairs, Tile
+
+REDUCTIONS = ("all", "violating", "together")
+
+
+@dataclass
+class Sides:
+    """Sums of the terms, and how many pairs violate (have a term above 0, or what the loss calls so)."""
+
+    pairs: Pairs
+    positive_sum: float = 0.0
+    negative_sum: float = 0.0
+    positive_violations: float = 0.0
+    negative_violations: float = 0.0
+
+
+class SidedLoss(PairLoss):
+    """Sum of positive terms over a divisor plus sum of negative terms over a divisor.
+
+    The divisor is the number of the side's pairs (`all`), of those that violate (`violating`), or on both sides the
+    number of all pairs (`together`).
+    """
+
+    positive_weight = 1.0
+    negative_weight = 1.0
+
+    def __init__(self, reduction: str, check_finite: bool) -> None:
+        super().__init__(check_finite)
+        self.reduction = _settings.one_of(reduction, "reduction", REDUCTIONS)
+
+    def positive_terms(self, similarities: Tensor) -> tuple[float, float]:
+        """Return the sum of the terms of positive similarities (p,) and the number of violations."""
+        raise NotImplementedError
+
+    def negative_terms(self, similarities: Tensor) -> tuple[float, float]:
+        """Return the same of negative similarities (b, m), -inf where there is none."""
+        raise NotImplementedError
+
+    def positive_slopes(self, similarities: Tensor) -> Tensor:
+        """Return the derivative of each positive term (p,)."""
+        raise NotImplementedError
+
+    def negative_slopes(self, similarities: Tensor) -> Tensor:
+        """Return the derivative of each negative term (b, m), 0 where there is no negative."""
+        raise NotImplementedError
+
+    def divisors(self, state: Sides) -> tuple[float, float]:
+        """Return what each side's sum is divided by; 0 where a side has nothing."""
+        if self.reduction == "all":
+            return state.pairs.positive_total, state.pairs.negative_total
+        if self.reduction == "violating":
+            return state.positive_violations, state.negative_violations
+        return (state.pairs.positive_total + state.pairs.negative_total,) * 2
+
+    def begin(self, pairs: Pairs, weights: Tensor | None) -> Sides:
+        """Start summing."""
+        return Sides(pairs)
+
+    def visit(self, tile: Tile, state: Sides) -> None:
+        """Add one tile's terms."""
+        terms, violations = self.positive_terms(tile.positives)
+        state.positive_sum += terms
+        state.positive_violations += violations
+        for times, columns in _each_pair_once(tile, state.pairs):
+            terms, violations = self.negative_terms(tile.negatives[:, columns])
+            state.negative_sum += times * terms
+            state.negative_violations += times * violations
+
+    def finish(self, pairs: Pairs, state: Sides) -> Tensor:
+        """Divide and add."""
+        positive, negative = self.divisors(state)
+        total = 0.0
+        if positive:
+            total += self.positive_weight * state.positive_sum / positive
+        if negative:
+            total += self.negative_weight * state.negative_sum / negative
+        return torch.tensor(total, dtype=torch.float64)
+
+    def add_gradient(self, tile: Tile, state: Sides, scale: float, gradient: Gradient) -> None:
+        """Add each term's slope over its side's divisor."""
+        positive, negative = self.divisors(state)
+        if positive:
+            slopes = self.positive_slopes(tile.positives)
+            gradient.positives.add_(slopes, alpha=scale * self.positive_weight / positive)
+        if negative:
+            for times, columns in _each_pair_once(tile, state.pairs):
+                slopes = self.negative_slopes(tile.negatives[:, columns])
+                gradient.negatives[:, columns].add_(slopes, alpha=times * scale * self.negative_weight / negative)
+
+
+def _each_pair_once(tile: Tile, pairs: Pairs) -> list[tuple[int, slice]]:
+    """Choose the columns to look at, and how many times each pair found there counts.
+
+    Where pairs are there from both ends, those with rows of other tiles are taken from the upper triangle alone, twice.
+    """
+    if not pairs.counted_from_both_ends:
+        return [(1, slice(None))]
+    return [(1, slice(tile.start, tile.stop)), (2, slice(tile.stop, None))]
+
+
+def above(values: Tensor, threshold: float) -> Tensor:
+    """Return 1.0 where a value is at least the threshold, else 0.0; floats are several times as fast as booleans."""
+    return torch.ge(values, threshold, out=torch.empty_like(values))
+
+
+def strictly_above(values: Tensor, threshold: float) -> Tensor:
+    """Return 1.0 where a value is above the threshold, else 0.0."""
+    return torch.gt(values, threshold, out=torch.empty_like(values))

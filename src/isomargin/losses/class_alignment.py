@@ -1,0 +1,151 @@
+"""This project's own regularizer: the classes' thresholds themselves, pulled towards each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from isomargin.losses import _settings
+from isomargin.losses._base import PairLoss, Records
+from isomargin.losses._engine import Gradient
+from isomargin.losses._pairs import INFINITY, Pairs, Tile
+
+SMALLEST_GAP = 0.01
+
+
+@dataclass
+class _State:
+    pairs: Pairs
+    negative_sums: list[Tensor] = field(default_factory=list)
+    """Per tile, (b,): log Σ exp(s/t) over each row's negatives."""
+    positive_sums: list[Tensor] = field(default_factory=list)
+    """Per tile, (b,): log Σ exp(−s/t) over each row's positives."""
+    negative_class_sums: Tensor = field(default_factory=lambda: torch.empty(0))
+    """(classes,) the same over a class's rows."""
+    positive_class_sums: Tensor = field(default_factory=lambda: torch.empty(0))
+    """(classes,)"""
+    by_negative: Tensor = field(default_factory=lambda: torch.empty(0))
+    """(classes,) the derivative of the loss by n_c."""
+    by_positive: Tensor = field(default_factory=lambda: torch.empty(0))
+    """(classes,) the derivative of the loss by p_c."""
+    deviations: Records = field(default_factory=dict)
+
+
+class ClassAlignmentLoss(PairLoss):
+    """Penalises what one threshold suffers from: that some classes' strangers are nearer than other classes' are.
+
+    For each class c of the batch, over the pairs with a row of the class, t the temperature:
+
+        n_c =  t log mean exp( s/t)  over its negative pairs, a soft upper quantile
+        p_c = −t log mean exp(−s/t)  over its positive pairs, a soft lower quantile
+        loss = negative_weight · Var_c(n_c) + positive_weight · Var_c(p_c)
+
+    over the classes that have both; the variance is the mean squared deviation. After a call `values` has
+    `negative_deviation` and `positive_deviation`, the standard deviations.
+
+    Parameters
+    ----------
+    positive_weight, negative_weight: of the two variances. Similarities of classes differ by hundredths, so their
+        squares need a large weight.
+    temperature: t. Small: the nearest stranger alone; large: the mean.
+    scale_free: divide by the squared mean gap p − n (detached, at least 0.01), so that shrinking all similarities gains
+        nothing.
+    check_finite: raise, with the rows, where embeddings hold NaN or infinity.
+
+    >>> points = torch.tensor([[1.0, 0.0, 0.0], [0.8, 0.6, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 1.0]])
+    >>> round(float(ClassAlignmentLoss()(points, torch.tensor([0, 0, 1, 1]))), 4)  # p_c are 0.8 and 1
+    0.5
+    """
+
+    name = "class_alignment"
+
+    def __init__(
+        self,
+        positive_weight: float = 50.0,
+        negative_weight: float = 50.0,
+        temperature: float = 0.1,
+        scale_free: bool = False,
+        check_finite: bool = False,
+    ) -> None:
+        super().__init__(check_finite)
+        self.positive_weight = _settings.at_least_zero(positive_weight, "positive_weight")
+        self.negative_weight = _settings.at_least_zero(negative_weight, "negative_weight")
+        self.temperature = _settings.above_zero(temperature, "temperature")
+        self.scale_free = _settings.truth(scale_free, "scale_free")
+
+    def begin(self, pairs: Pairs, weights: Tensor | None) -> _State:
+        """Start collecting."""
+        return _State(pairs)
+
+    def visit(self, tile: Tile, state: _State) -> None:
+        """Take each row's sums of exponentials."""
+        state.negative_sums.append(_log_sum_exp(tile.negatives / self.temperature))
+        state.positive_sums.append(_log_sum_exp(tile.pad(-tile.positives / self.temperature, -INFINITY)))
+
+    def finish(self, pairs: Pairs, state: _State) -> Tensor:
+        """Join the rows of each class, and take the variances over classes."""
+        if not state.negative_sums:
+            state.by_negative = state.by_positive = torch.zeros(0)
+            return torch.zeros((), dtype=torch.float64)
+        state.negative_class_sums = self._by_class(state.negative_sums, pairs)
+        state.positive_class_sums = self._by_class(state.positive_sums, pairs)
+        negative_counts, positive_counts = (
+            torch.zeros(pairs.classes, dtype=torch.float64, device=counts.device).index_add_(
+                0, pairs.row_classes, counts.double()
+            )
+            for counts in (pairs.negative_counts, pairs.positive_counts)
+        )
+        both = (negative_counts > 0) & (positive_counts > 0)  # (classes,)
+        shares = both.double() / both.sum().clamp(min=1)
+        n = self.temperature * (state.negative_class_sums - negative_counts.log())
+        p = -self.temperature * (state.positive_class_sums - positive_counts.log())
+        n, p = (torch.where(both, each, 0.0) for each in (n, p))
+        from_mean_n, from_mean_p = ((each - (each * shares).sum()) * both for each in (n, p))
+        variance_n, variance_p = ((each.square() * shares).sum() for each in (from_mean_n, from_mean_p))
+        scale = 1.0
+        if self.scale_free:
+            scale = 1 / max(float(((p - n) * shares).sum()) ** 2, SMALLEST_GAP**2)
+        state.by_negative = 2 * scale * self.negative_weight * from_mean_n * shares
+        state.by_positive = 2 * scale * self.positive_weight * from_mean_p * shares
+        state.deviations = {"negative_deviation": variance_n.sqrt(), "positive_deviation": variance_p.sqrt()}
+        return scale * (self.negative_weight * variance_n + self.positive_weight * variance_p)
+
+    def records(self, pairs: Pairs, state: _State) -> Records:
+        """Tell how far apart the classes are."""
+        return state.deviations
+
+    def add_gradient(self, tile: Tile, state: _State, scale: float, gradient: Gradient) -> None:
+        """Spread each class's derivative over its pairs, most to those that made its quantile."""
+        classes = state.pairs.row_classes[tile.start : tile.stop]
+        # A class that has no pairs of one kind has -inf as its sum, and derivative 0.
+        sums = state.negative_class_sums[classes].nan_to_num(neginf=0.0).to(tile.negatives)
+        forces = (tile.negatives / self.temperature - sums[:, None]).clamp_(max=0).exp_()
+        gradient.negatives.add_(forces.mul_(scale * state.by_negative[classes].to(forces)[:, None]))
+        sums = state.positive_class_sums[classes].nan_to_num(neginf=0.0).to(tile.positives)
+        forces = (-tile.positives / self.temperature - sums[tile.rows]).clamp_(max=0).exp_()
+        gradient.positives.add_(forces.mul_(scale * state.by_positive[classes].to(forces)[tile.rows]))
+
+    @staticmethod
+    def _by_class(row_sums: list[Tensor], pairs: Pairs) -> Tensor:
+        """Return log Σ exp over each class's rows, from that of each row: (classes,), -inf where there is nothing."""
+        rows = torch.cat(row_sums).double()
+        largest = rows.new_full((pairs.classes,), -INFINITY).scatter_reduce_(0, pairs.row_classes, rows, "amax")
+        largest = largest.nan_to_num(neginf=0.0)
+        sums = torch.zeros_like(largest).index_add_(0, pairs.row_classes, (rows - largest[pairs.row_classes]).exp())
+        return largest + sums.log()
+
+    def extra_repr(self) -> str:
+        """Show the settings."""
+        return (
+            f"positive_weight={self.positive_weight}, negative_weight={self.negative_weight}, "
+            f"temperature={self.temperature}, scale_free={self.scale_free}"
+        )
+
+
+def _log_sum_exp(values: Tensor) -> Tensor:
+    """Return log Σ exp over each row of (b, m); -inf for a row without entries."""
+    if values.shape[1] == 0:
+        return values.new_full((len(values),), -INFINITY)
+    return values.logsumexp(dim=1)

@@ -1,0 +1,64 @@
+"""The contrastive loss of pairs: friends together, strangers a margin apart."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from isomargin.losses import _settings
+from isomargin.losses._sides import SidedLoss, strictly_above
+
+
+class ContrastiveLoss(SidedLoss):
+    """Hadsell, Chopra and LeCun (2006), over all pairs: the paper's contrastive baseline.
+
+    With d = √(2 − 2s) the distance of unit vectors:
+
+        mean over positive pairs of d²/2  +  mean over negative pairs of max(0, margin − d)²/2
+
+    Where a negative pair is at distance 0 the direction to push is not defined, and it gets no gradient.
+
+    Parameters
+    ----------
+    margin: a distance, from 0 to 2.
+    reduction: "all" takes each mean over all pairs of its side, "violating" over those with a term above 0, "together"
+        one mean over all pairs of both sides, in which the few positives of a large batch hardly count.
+    check_finite: raise, with the rows, where embeddings hold NaN or infinity.
+
+    >>> round(float(ContrastiveLoss()(torch.eye(3), torch.tensor([0, 0, 1]))), 4)  # d² = 2 for the one friend
+    1.0
+    """
+
+    name = "contrastive"
+
+    def __init__(self, margin: float = 1.0, reduction: str = "all", check_finite: bool = False) -> None:
+        super().__init__(reduction, check_finite)
+        self.margin = _settings.distance(margin, "margin")
+
+    def positive_terms(self, similarities: Tensor) -> tuple[float, float]:
+        """Sum d²/2 = 1 − s."""
+        terms = (1 - similarities).relu_()
+        return float(terms.sum()), float((terms > 0).sum())
+
+    def negative_terms(self, similarities: Tensor) -> tuple[float, float]:
+        """Sum max(0, margin − d)²/2."""
+        short = (self.margin - _distances(similarities)).relu_()
+        return float(short.square().sum()) / 2, float(strictly_above(short, 0.0).sum())
+
+    def positive_slopes(self, similarities: Tensor) -> Tensor:
+        """Pull all alike."""
+        return -torch.ones_like(similarities)
+
+    def negative_slopes(self, similarities: Tensor) -> Tensor:
+        """Push by (margin − d)/d, which is -(margin − d) times the derivative of d by s."""
+        distances = _distances(similarities)
+        return torch.where(distances > 0, (self.margin - distances).relu_() / distances, 0.0)
+
+    def extra_repr(self) -> str:
+        """Show the settings."""
+        return f"margin={self.margin}, reduction={self.reduction!r}"
+
+
+def _distances(similarities: Tensor) -> Tensor:
+    """Return d = √(2 − 2s), infinite where s is -inf."""
+    return (2 - 2 * similarities).clamp_(min=0).sqrt_()

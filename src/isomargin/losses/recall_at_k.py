@@ -1,0 +1,127 @@
+"""The recall@k surrogate, with SiMix: virtual embeddings between those of a class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from isomargin.errors import InputError
+from isomargin.losses import _settings
+from isomargin.losses._batch import Batch
+from isomargin.losses._pairs import Pairs
+from isomargin.losses._ranks import RankLoss, sigmoid_slope_, sigmoid_step_
+
+SEED_STRIDE = 2_654_435_761  # torch's generator reads 32 bits: this keeps the draws of nearby seeds far apart
+
+
+class RecallAtKLoss(RankLoss):
+    """Patel, Tolias and Matas (2022), RS@k: the share of a query's positives among the first k, made smooth.
+
+    With R_j the soft rank of positive j as in Smooth-AP and P the number of the query's positives:
+
+        recall@k = min(Σ_j σ((k − R_j)/τ_rank), k) / min(k, P),    loss = 1 − mean over queries and over k
+
+    Queries without a positive are left out of the mean.
+
+    Parameters
+    ----------
+    k: one or several numbers of neighbours.
+    temperature: τ of the ranks.
+    rank_temperature: τ_rank, in places.
+    simix: mix all pairs of a class, αx + (1 − α)y with α uniform in (0, 1), and let the results (not normalised again)
+        join the batch as further images of the class: 4 images become 10. With references they join the queries alone.
+    include_query: let the query itself take a place above its positives, as the authors' code does.
+    seed: of the α. They are a function of it and of the number of calls so far (kept in `state_dict`), so that several
+        processes draw the same.
+    check_finite: raise, with the rows, where embeddings hold NaN or infinity.
+
+    >>> loss = RecallAtKLoss(k=(1, 2))
+    >>> points = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
+    >>> round(float(loss(points, torch.tensor([0, 0, 1, 1]))), 4)  # right, as far as the smooth steps can tell
+    0.3845
+    """
+
+    name = "recall_at_k"
+
+    query_is_ranked = False
+
+    def __init__(
+        self,
+        k: int | Iterable[int] = (1, 2, 4, 8, 16),
+        temperature: float = 0.01,
+        rank_temperature: float = 1.0,
+        simix: bool = False,
+        include_query: bool = False,
+        seed: int = 0,
+        check_finite: bool = False,
+    ) -> None:
+        super().__init__(_settings.truth(include_query, "include_query"), check_finite)
+        self.k = tuple(_settings.whole(each, "k") for each in (k if isinstance(k, Iterable) else [k]))
+        if not self.k:
+            raise InputError("k is empty: at least one number of neighbours is needed")
+        self.temperature = _settings.above_zero(temperature, "temperature")
+        self.rank_temperature = _settings.above_zero(rank_temperature, "rank_temperature")
+        self.simix = _settings.truth(simix, "simix")
+        self.weighs_samples = not simix
+        self.seed = _settings.whole(seed, "seed", least=0)
+        self.calls: Tensor
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    @property
+    def shares_points(self) -> bool:
+        """With SiMix it compares more points than others do."""
+        return not self.simix
+
+    def points(self, batch: Batch) -> tuple[Tensor, Tensor | None, Pairs]:
+        """Add the virtual embeddings, if asked."""
+        if not self.simix:
+            return super().points(batch)
+        if batch.chosen is not None:
+            raise InputError("simix adds embeddings that indices_tuple does not know: use one or the other")
+        rows, columns = Pairs.of(batch.labels, None, None).same_class(0, len(batch.labels))
+        rows, columns = rows[rows < columns], columns[rows < columns]
+        weights = self.mixing_weights(len(rows)).to(batch.vectors)[:, None]
+        mixed = torch.lerp(batch.vectors[columns], batch.vectors[rows], weights)
+        labels = torch.cat([batch.labels, batch.labels[rows]])
+        vectors = torch.cat([batch.vectors, mixed])
+        return vectors, batch.reference_vectors, Pairs.of(labels, batch.reference_labels, None)
+
+    def mixing_weights(self, count: int) -> Tensor:
+        """Draw the next `count` weights α, uniform in (0, 1)."""
+        generator = torch.Generator().manual_seed((self.seed * SEED_STRIDE + int(self.calls)) % 2**32)
+        self.calls += 1
+        return torch.rand(count, generator=generator)
+
+    def step_(self, differences: Tensor) -> Tensor:
+        """Count softly what is above."""
+        return sigmoid_step_(differences, self.temperature)
+
+    def step_slope_(self, differences: Tensor) -> Tensor:
+        """Return the derivative of that."""
+        return sigmoid_slope_(differences, self.temperature)
+
+    def query_losses(
+        self, positive_ranks: Tensor, above: Tensor, ranked: Tensor, counts: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return 1 − mean over k of recall@k."""
+        ranks = positive_ranks + above
+        recalls = torch.zeros_like(ranks[:, 0])
+        slopes = torch.zeros_like(ranks)
+        for k in self.k:
+            within = ((k - ranks) / self.rank_temperature).sigmoid() * ranked  # (b, ranked)
+            found = within.sum(dim=1)
+            most = counts.clamp(1, k)
+            recalls += found.clamp(max=k) / most
+            force = within * (1 - within) / self.rank_temperature / most[:, None]
+            slopes += force * (found < k)[:, None]
+        slopes /= len(self.k)
+        return 1 - recalls / len(self.k), slopes, slopes
+
+    def extra_repr(self) -> str:
+        """Show the settings."""
+        return (
+            f"k={self.k}, temperature={self.temperature}, rank_temperature={self.rank_temperature}, "
+            f"simix={self.simix}, include_query={self.include_query}, seed={self.seed}"
+        )

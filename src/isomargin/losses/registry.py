@@ -1,0 +1,134 @@
+"""Losses by name, and from the plain dictionaries that stand in a recipe."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from pytorch_metric_learning.losses import CrossBatchMemory, SelfSupervisedLoss
+
+from isomargin.errors import InputError
+from isomargin.losses._base import MetricLoss
+from isomargin.losses.arcface import ArcFaceLoss, SubCenterArcFaceLoss
+from isomargin.losses.calibration import CalibrationLoss
+from isomargin.losses.class_alignment import ClassAlignmentLoss
+from isomargin.losses.composition import WeightedSum, added, weighted
+from isomargin.losses.contrastive import ContrastiveLoss
+from isomargin.losses.proxy_anchor import ProxyAnchorLoss
+from isomargin.losses.proxy_nca import ProxyNCALoss, ProxyNCAPlusPlusLoss
+from isomargin.losses.recall_at_k import RecallAtKLoss
+from isomargin.losses.roadmap import RoadmapLoss
+from isomargin.losses.smooth_ap import SmoothAPLoss
+from isomargin.losses.soft_triple import SoftTripleLoss
+from isomargin.losses.sup_ap import SupAPLoss
+from isomargin.losses.tcm import TCMLoss
+from isomargin.losses.threshold_penalty import ThresholdPenaltyLoss
+from isomargin.losses.triplet import TripletLoss
+
+REGISTRY: dict[str, type[MetricLoss]] = {
+    each.name: each
+    for each in (
+        ArcFaceLoss,
+        CalibrationLoss,
+        ClassAlignmentLoss,
+        ContrastiveLoss,
+        ProxyAnchorLoss,
+        ProxyNCALoss,
+        ProxyNCAPlusPlusLoss,
+        RecallAtKLoss,
+        RoadmapLoss,
+        SmoothAPLoss,
+        SoftTripleLoss,
+        SubCenterArcFaceLoss,
+        SupAPLoss,
+        TCMLoss,
+        ThresholdPenaltyLoss,
+        TripletLoss,
+    )
+}
+
+LossConfig = MetricLoss | str | Mapping[str, Any] | Sequence[Any]
+
+
+def loss_names() -> list[str]:
+    """List the names that `make_loss` knows.
+
+    >>> loss_names()[:3]
+    ['arcface', 'calibration', 'class_alignment']
+    """
+    return list(REGISTRY)
+
+
+def make_loss(config: LossConfig) -> MetricLoss:
+    """Make a loss from its name, from a dictionary with its name and settings, or from a list of these to be added.
+
+    A `weight` in a dictionary weighs that loss in the sum. Class names are understood too (`TCMLoss`, `smooth-ap`).
+
+    >>> make_loss("smooth_ap")
+    SmoothAPLoss(temperature=0.01, include_query=False)
+    >>> make_loss(["smooth_ap", {"name": "tcm", "weight": 0.5, "positive_margin": 0.8}]).extra_repr()
+    '1 * smooth_ap + 0.5 * tcm'
+    >>> make_loss({"name": "tcm", "positve_margin": 0.8})
+    Traceback (most recent call last):
+    isomargin.errors.InputError: tcm has no setting 'positve_margin': did you mean 'positive_margin'?
+    """
+    if isinstance(config, MetricLoss):
+        return config
+    if isinstance(config, torch.nn.Module):
+        return added(config)
+    if isinstance(config, str):
+        return _make_one(config, {})
+    if isinstance(config, Mapping):
+        settings = dict(config)
+        if "name" not in settings:
+            raise InputError(f"the loss {settings!r} has no name: one of {', '.join(REGISTRY)} is needed")
+        weight = settings.pop("weight", 1)
+        loss = _make_one(settings.pop("name"), settings)
+        return loss if weight == 1 and not isinstance(weight, bool) else weighted(loss, weight)
+    if isinstance(config, Sequence) and len(config):
+        losses = [make_loss(each) for each in config]
+        return losses[0] if len(losses) == 1 else added(*losses)
+    raise InputError(f"the loss is {config!r}: a name, a dictionary with a name, or a list of these is needed")
+
+
+def _make_one(name: Any, settings: dict[str, Any]) -> MetricLoss:
+    known = {_plain(each): each for each in REGISTRY} | {_plain(made.__name__): each for each, made in REGISTRY.items()}
+    if not isinstance(name, str) or _plain(name) not in known:
+        raise InputError(f"there is no loss {name!r}: {_nearest(str(name), list(REGISTRY))}")
+    name = known[_plain(name)]
+    parameters = inspect.signature(REGISTRY[name]).parameters
+    for setting in settings:
+        if setting not in parameters:
+            raise InputError(f"{name} has no setting {setting!r}: {_nearest(str(setting), list(parameters))}")
+    missing = [each for each, of in parameters.items() if of.default is of.empty and each not in settings]
+    if missing:
+        raise InputError(f"{name} was given no {' and no '.join(missing)}: a proxy is needed for each training class")
+    return REGISTRY[name](**settings)
+
+
+def _plain(name: str) -> str:
+    """Reduce a name to its letters, so that `Smooth-AP`, `smooth_ap` and `SmoothAPLoss` are one.
+
+    >>> _plain("Smooth-AP"), _plain("SmoothAPLoss"), _plain("proxy_nca++")
+    ('smoothap', 'smoothap', 'proxynca++')
+    """
+    return "".join(each for each in name.lower() if each.isalnum() or each == "+").removesuffix("loss")
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    """Suggest what may have been meant, else list what there is."""
+    close = difflib.get_close_matches(name.lower(), known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+
+
+def _admit(wrapper: Any) -> None:
+    """Let a wrapper of pytorch-metric-learning take these losses: it goes by a list of class names."""
+    names = [*wrapper.supported_losses(), WeightedSum.__name__, *(each.__name__ for each in REGISTRY.values())]
+    wrapper.supported_losses = staticmethod(lambda: names)
+
+
+_admit(CrossBatchMemory)
+_admit(SelfSupervisedLoss)

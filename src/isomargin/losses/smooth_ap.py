@@ -1,0 +1,55 @@
+"""Smooth-AP: average precision with the steps of its ranks made sigmoids."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from isomargin.losses import _settings
+from isomargin.losses._ranks import RankLoss, average_precision_losses, sigmoid_slope_, sigmoid_step_
+
+
+class SmoothAPLoss(RankLoss):
+    """Brown et al. (2020), the paper's main base loss.
+
+    For a query and each of its positives j, with σ the sigmoid:
+
+        R⁺_j = 1 + Σ_{positives k ≠ j} σ((s_k − s_j)/τ),    R_j = R⁺_j + Σ_{negatives k} σ((s_k − s_j)/τ)
+        loss = 1 − mean over queries of mean over j of R⁺_j / R_j
+
+    Queries without a positive are left out of the mean.
+
+    Parameters
+    ----------
+    temperature: τ.
+    include_query: count the query itself among its positives, as the authors' code does.
+    check_finite: raise, with the rows, where embeddings hold NaN or infinity.
+
+    >>> import torch
+    >>> loss = SmoothAPLoss()
+    >>> round(float(loss(torch.eye(4), torch.tensor([0, 0, 1, 1]))), 4)  # all are equally far
+    0.5
+    """
+
+    name = "smooth_ap"
+
+    def __init__(self, temperature: float = 0.01, include_query: bool = False, check_finite: bool = False) -> None:
+        super().__init__(_settings.truth(include_query, "include_query"), check_finite)
+        self.temperature = _settings.above_zero(temperature, "temperature")
+
+    def step_(self, differences: Tensor) -> Tensor:
+        """Count softly what is above."""
+        return sigmoid_step_(differences, self.temperature)
+
+    def step_slope_(self, differences: Tensor) -> Tensor:
+        """Return the derivative of that."""
+        return sigmoid_slope_(differences, self.temperature)
+
+    def query_losses(
+        self, positive_ranks: Tensor, above: Tensor, ranked: Tensor, counts: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return 1 − AP."""
+        return average_precision_losses(positive_ranks, above, ranked)
+
+    def extra_repr(self) -> str:
+        """Show the settings."""
+        return f"temperature={self.temperature}, include_query={self.include_query}"

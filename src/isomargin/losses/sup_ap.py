@@ -1,0 +1,80 @@
+"""SupAP: an upper bound of 1 − AP, so that training cannot look better than it is."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from isomargin.losses import _settings
+from isomargin.losses._ranks import RankLoss, average_precision_losses, sigmoid_slope_, sigmoid_step_
+
+
+class SupAPLoss(RankLoss):
+    """The first half of ROADMAP (Ramzi et al., 2021).
+
+    As Smooth-AP, with other steps. Positives above are counted as they are, s_k ≥ s_j, without gradient; a negative
+    counts, with x = s_k − s_j,
+
+        σ(x/τ) for x ≤ 0,    ½ + σ(x/τ) for 0 < x ≤ δ,    ρx + offset for x > δ
+
+    so that one that is far above keeps its gradient.
+
+    Parameters
+    ----------
+    temperature, slope, delta, offset: τ, ρ, δ and the line's offset.
+    include_query: count the query itself among its positives, as the authors' code does.
+    check_finite: raise, with the rows, where embeddings hold NaN or infinity.
+
+    >>> round(float(SupAPLoss()(torch.eye(4), torch.tensor([0, 0, 1, 1]))), 4)
+    0.5
+    """
+
+    name = "sup_ap"
+
+    def __init__(
+        self,
+        temperature: float = 0.01,
+        slope: float = 100.0,
+        delta: float = 0.05,
+        offset: float = 1.44,
+        include_query: bool = False,
+        check_finite: bool = False,
+    ) -> None:
+        super().__init__(_settings.truth(include_query, "include_query"), check_finite)
+        self.temperature = _settings.above_zero(temperature, "temperature")
+        self.slope = _settings.at_least_zero(slope, "slope")
+        self.delta = _settings.at_least_zero(delta, "delta")
+        self.offset = _settings.at_least_zero(offset, "offset")
+
+    def step_(self, differences: Tensor) -> Tensor:
+        """Count what is above, the farther the more."""
+        line = differences * self.slope + self.offset
+        half = (differences > 0) * 0.5
+        far = differences > self.delta
+        return torch.where(far, line, sigmoid_step_(differences, self.temperature).add_(half))
+
+    def step_slope_(self, differences: Tensor) -> Tensor:
+        """Return the derivative of that."""
+        far = differences > self.delta
+        return sigmoid_slope_(differences, self.temperature).masked_fill_(far, self.slope)
+
+    def positive_step_(self, differences: Tensor) -> Tensor:
+        """Count positives as they are."""
+        return (differences >= 0).to(differences)
+
+    def positive_step_slope_(self, differences: Tensor) -> Tensor | None:
+        """Counting has no derivative."""
+        return None
+
+    def query_losses(
+        self, positive_ranks: Tensor, above: Tensor, ranked: Tensor, counts: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return 1 − AP."""
+        return average_precision_losses(positive_ranks, above, ranked)
+
+    def extra_repr(self) -> str:
+        """Show the settings."""
+        return (
+            f"temperature={self.temperature}, slope={self.slope}, delta={self.delta}, offset={self.offset}, "
+            f"include_query={self.include_query}"
+        )

@@ -1,0 +1,96 @@
+"""The Threshold-Consistent Margin regularizer: hard pairs are pulled back behind two cosine margins."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from isomargin.losses import _settings
+from isomargin.losses._base import Records
+from isomargin.losses._pairs import Pairs
+from isomargin.losses._sides import SidedLoss, Sides, above
+
+
+class TCMLoss(SidedLoss):
+    """The Threshold-Consistent Margin, to be added to a base loss.
+
+    With S⁺ and S⁻ the similarities of positive and negative pairs, m⁺ and m⁻ the margins, λ⁺ and λ⁻ the weights:
+
+        λ⁺ · Σ_{s ∈ S⁺, s ≤ m⁺} (m⁺ − s) / #{s ∈ S⁺: s ≤ m⁺}  +  λ⁻ · Σ_{s ∈ S⁻, s ≥ m⁻} (s − m⁻) / #{s ∈ S⁻: s ≥ m⁻}
+
+    A side without hard pairs contributes 0. After a call `values` has `hard_positives` and `hard_negatives`, each
+    unordered pair counted once.
+
+    Parameters
+    ----------
+    positive_margin, negative_margin: m⁺ and m⁻. About 0.9 and 0.5 for backbones pretrained on ImageNet; for others
+        choose on a part of the training classes. As distances they are √(2 − 2m).
+    positive_weight, negative_weight: λ⁺ and λ⁻; one of them 0 gives the paper's TCM⁻ and TCM⁺.
+    hard_only: False sums over all pairs of a side, still divided by the number of hard ones: the paper's TCM′, which
+        it shows to be worse.
+    check_finite: raise, with the rows, where embeddings hold NaN or infinity.
+
+    >>> loss = TCMLoss()
+    >>> round(float(loss(torch.eye(3), torch.tensor([0, 0, 1]))), 4)  # orthogonal: 0.9 short of m⁺, no hard negative
+    0.9
+    >>> int(loss.values["hard_positives"]), int(loss.values["hard_negatives"])
+    (1, 0)
+    """
+
+    name = "tcm"
+
+    def __init__(
+        self,
+        positive_margin: float = 0.9,
+        negative_margin: float = 0.5,
+        positive_weight: float = 1.0,
+        negative_weight: float = 1.0,
+        hard_only: bool = True,
+        check_finite: bool = False,
+    ) -> None:
+        super().__init__("violating", check_finite)
+        self.positive_margin, self.negative_margin = _settings.margins(positive_margin, negative_margin)
+        self.positive_weight = _settings.at_least_zero(positive_weight, "positive_weight")
+        self.negative_weight = _settings.at_least_zero(negative_weight, "negative_weight")
+        self.hard_only = _settings.truth(hard_only, "hard_only")
+
+    def positive_terms(self, similarities: Tensor) -> tuple[float, float]:
+        """Sum what is missing to m⁺."""
+        short = self.positive_margin - similarities
+        hard = float((short >= 0).sum())
+        return float((short.relu_() if self.hard_only else short).sum()), hard
+
+    def negative_terms(self, similarities: Tensor) -> tuple[float, float]:
+        """Sum what is beyond m⁻."""
+        scratch = above(similarities, self.negative_margin)
+        hard = float(scratch.sum())  # a tile has fewer than 2²⁴ entries, so this is exact
+        if not self.hard_only:
+            return float((similarities - self.negative_margin).nan_to_num_(neginf=0.0).sum()), hard
+        if not hard:
+            return 0.0, 0.0
+        excess = torch.sub(similarities, self.negative_margin, out=scratch)
+        return float(excess.relu_().sum()), hard
+
+    def positive_slopes(self, similarities: Tensor) -> Tensor:
+        """Pull every hard pair together with the same force."""
+        return -(similarities <= (self.positive_margin if self.hard_only else 2.0)).to(similarities)
+
+    def negative_slopes(self, similarities: Tensor) -> Tensor:
+        """Push every hard pair apart with the same force."""
+        return above(similarities, self.negative_margin if self.hard_only else -2.0)  # -2: all but the -inf
+
+    def records(self, pairs: Pairs, state: Sides) -> Records:
+        """Tell how many hard pairs each side had."""
+        times = 2 if pairs.counted_from_both_ends else 1
+        return {
+            "hard_positives": torch.tensor(round(state.positive_violations / times)),
+            "hard_negatives": torch.tensor(round(state.negative_violations / times)),
+        }
+
+    def extra_repr(self) -> str:
+        """Show the settings."""
+        return (
+            f"positive_margin={self.positive_margin}, negative_margin={self.negative_margin}, "
+            f"positive_weight={self.positive_weight}, negative_weight={self.negative_weight}, "
+            f"hard_only={self.hard_only}"
+        )

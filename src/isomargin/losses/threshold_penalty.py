@@ -1,0 +1,177 @@
+"""OneFace's threshold consistency penalty: samples of domains that need a stricter threshold count more.
+
+There is no public code of it; what was assumed is in the class's docstring.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isomargin.errors import InputError
+from isomargin.losses import _settings
+from isomargin.losses._base import MetricLoss, Records
+from isomargin.losses._batch import Batch
+
+ROUNDS = 10  # of k-means; it has settled long before at the size of a batch
+
+
+class ThresholdPenaltyLoss(MetricLoss):
+    """Liu et al., *OneFace: One Threshold for All* (2022), as the paper describes it.
+
+    The batch is divided into domains. A domain's threshold T_k is the similarity at which its false accept rate is the
+    target, over its negatives against a queue of past embeddings and the batch; T is the same for the whole batch. A
+    sample's own loss is weighted by the ratio of its domain's threshold to the batch's:
+
+        loss = mean over samples i of  max(T_k(i), floor) / max(T, floor) · base_i
+
+    Assumed, since neither the formula nor code is public: domains are clusters of the batch's embeddings (spherical
+    k-means from a farthest-first start, so that the order of rows plays no part); thresholds below `floor` count as it,
+    because their ratio means nothing; weights carry no gradient; the base loss is one that is a mean over samples.
+
+    Parameters
+    ----------
+    base: the loss that is weighted: `SmoothAPLoss` (the default), `RecallAtKLoss`, `SupAPLoss`, `ArcFaceLoss`,
+        `SubCenterArcFaceLoss`, `ProxyNCALoss`, `ProxyNCAPlusPlusLoss` or `SoftTripleLoss`; also a name or a dictionary
+        as `make_loss` takes it.
+    domains: into how many the batch is divided.
+    far: the target false accept rate.
+    queue_size: how many past embeddings are kept, on which call by call the newest push out the oldest. Only while
+        training.
+    floor: a similarity above 0.
+    check_finite: raise, with the rows, where embeddings hold NaN or infinity.
+
+    >>> loss = ThresholdPenaltyLoss(domains=2, far=0.1)
+    >>> round(float(loss(torch.eye(4), torch.tensor([0, 0, 1, 1]))), 4)  # one threshold, so as Smooth-AP alone
+    0.5
+    >>> sorted(loss.values)
+    ['largest_weight', 'loss', 'threshold', 'threshold_deviation']
+    """
+
+    name = "threshold_penalty"
+
+    def __init__(
+        self,
+        base: MetricLoss | str | Mapping[str, Any] = "smooth_ap",
+        domains: int = 8,
+        far: float = 1e-3,
+        queue_size: int = 4096,
+        floor: float = 0.1,
+        check_finite: bool = False,
+    ) -> None:
+        from isomargin.losses.registry import make_loss
+
+        super().__init__(check_finite)
+        self.base = make_loss(base)
+        if not self.base.weighs_samples:
+            raise InputError(
+                f"base is {type(self.base).__name__}, which is no mean over samples: one such as SmoothAPLoss is needed"
+            )
+        self.domains = _settings.whole(domains, "domains")
+        self.far = _settings.share(far, "far")
+        self.queue_size = _settings.whole(queue_size, "queue_size", least=0)
+        self.floor = _settings.above_zero(floor, "floor")
+        self.queue: Tensor | None = None
+        self.queue_labels: Tensor | None = None
+
+    def compute(self, batch: Batch) -> tuple[Tensor, Records]:
+        """Weigh the samples, and take the base loss."""
+        vectors = batch.vectors.detach()
+        weights, records = self._weights(vectors, batch.labels)
+        value, told = self.base.compute(batch.weighted(weights))
+        if self.training:
+            self._enqueue(vectors, batch.labels)
+        return value, {**told, **records}
+
+    def _weights(self, vectors: Tensor, labels: Tensor) -> tuple[Tensor, Records]:
+        """Return the weights (n,), and what is told of the thresholds."""
+        known, known_labels = self._candidates(vectors, labels)
+        domain = divide(vectors, self.domains)
+        negatives = (len(known) - (labels[:, None] == known_labels).sum(dim=1)).double()  # (n,)
+        accepted = math.ceil(self.far * float(negatives.sum()))
+        highest: list[Tensor] = []
+        thresholds = vectors.new_full((self.domains,), math.nan)
+        for k in range(self.domains):
+            rows = (domain == k).nonzero()[:, 0]
+            count = int(negatives[rows].sum())
+            if not count:
+                continue
+            similarities = vectors[rows] @ known.T
+            similarities = similarities[labels[rows][:, None] != known_labels]
+            most = similarities.topk(min(count, accepted)).values
+            thresholds[k] = most[math.ceil(self.far * count) - 1]
+            highest.append(most)
+        if not highest:
+            return vectors.new_ones(len(vectors)), {}
+        threshold = torch.cat(highest).topk(accepted).values[-1]
+        ratios = thresholds.clamp(min=self.floor) / threshold.clamp(min=self.floor)
+        weights = ratios[domain].nan_to_num(nan=1.0)
+        there = thresholds[~thresholds.isnan()]
+        return weights, {
+            "threshold": threshold,
+            "threshold_deviation": there.std(correction=0),
+            "largest_weight": weights.max(),
+        }
+
+    def _candidates(self, vectors: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Join the batch with the queue: (q, d) and (q,)."""
+        if self.queue is None or self.queue_labels is None:
+            return vectors, labels
+        if self.queue.shape[1] != vectors.shape[1]:
+            raise InputError(
+                f"embeddings has {vectors.shape[1]} dimensions, those of earlier calls had {self.queue.shape[1]}: "
+                "the queue needs the same number; make a new loss for another model"
+            )
+        return torch.cat([vectors, self.queue.to(vectors)]), torch.cat([labels, self.queue_labels.to(labels)])
+
+    def _enqueue(self, vectors: Tensor, labels: Tensor) -> None:
+        known, known_labels = self._candidates(vectors, labels)
+        self.queue = known[: self.queue_size].clone()
+        self.queue_labels = known_labels[: self.queue_size].clone()
+
+    def get_extra_state(self) -> dict[str, Tensor | None]:
+        """Save the queue with the model."""
+        return {"queue": self.queue, "queue_labels": self.queue_labels}
+
+    def set_extra_state(self, state: dict[str, Tensor | None]) -> None:
+        """Take up a saved queue."""
+        self.queue, self.queue_labels = state["queue"], state["queue_labels"]
+
+    def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
+        """List the base loss's."""
+        return self.base.parameter_groups(learning_rate)
+
+    def extra_repr(self) -> str:
+        """Show the settings."""
+        return f"domains={self.domains}, far={self.far}, queue_size={self.queue_size}, floor={self.floor}"
+
+
+def divide(vectors: Tensor, domains: int) -> Tensor:
+    """Divide unit vectors (n, d) into domains by spherical k-means: (n,) numbers below `domains`.
+
+    >>> divide(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.8, 0.6]]), 2)
+    tensor([0, 1, 0])
+    """
+    if not len(vectors):
+        return torch.zeros(0, dtype=torch.int64, device=vectors.device)
+    nearest = (vectors @ vectors.mean(dim=0)).argmax()
+    centres = vectors[nearest][None]
+    to_nearest = vectors @ centres[0]
+    for _ in range(min(domains, len(vectors)) - 1):
+        farthest = vectors[to_nearest.argmin()]
+        centres = torch.cat([centres, farthest[None]])
+        to_nearest = torch.maximum(to_nearest, vectors @ farthest)
+    domain = (vectors @ centres.T).argmax(dim=1)
+    for _ in range(ROUNDS):
+        members = torch.nn.functional.one_hot(domain, len(centres)).to(vectors)  # (n, centres)
+        sums = members.T @ vectors
+        moved = torch.nn.functional.normalize(sums, dim=1)
+        centres = torch.where(sums.abs().sum(dim=1, keepdim=True) > 0, moved, centres)
+        domain, before = (vectors @ centres.T).argmax(dim=1), domain
+        if torch.equal(domain, before):
+            break
+    return domain

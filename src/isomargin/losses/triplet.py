@@ -1,0 +1,85 @@
+"""The triplet loss over all triplets of a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from isomargin.losses import _settings
+from isomargin.losses._base import PairLoss
+from isomargin.losses._engine import Gradient
+from isomargin.losses._pairs import INFINITY, Pairs, Tile
+
+
+@dataclass
+class _State:
+    triplets: int
+    total: float = 0.0
+    violations: float = 0.0
+
+
+class TripletLoss(PairLoss):
+    """Schroff, Kalenichenko and Philbin (2015), with every triplet of the batch instead of mined ones.
+
+    The mean, over anchors a, their positives p and their negatives n, of
+
+        max(0, d²_ap − d²_an + margin) = max(0, 2(s_an − s_ap) + margin)
+
+    Parameters
+    ----------
+    margin: of squared distances.
+    reduction: "violating" takes the mean over the triplets with a term above 0, as is usual since most have none;
+        "all" over all triplets.
+    check_finite: raise, with the rows, where embeddings hold NaN or infinity.
+
+    >>> round(float(TripletLoss()(torch.eye(3), torch.tensor([0, 0, 1]))), 4)
+    0.2
+    """
+
+    name = "triplet"
+
+    def __init__(self, margin: float = 0.2, reduction: str = "violating", check_finite: bool = False) -> None:
+        super().__init__(check_finite)
+        self.margin = _settings.at_least_zero(margin, "margin")
+        self.reduction = _settings.one_of(reduction, "reduction", ("all", "violating"))
+
+    def begin(self, pairs: Pairs, weights: Tensor | None) -> _State:
+        """Count the triplets."""
+        return _State(int((pairs.positive_counts * pairs.negative_counts).sum()))
+
+    def visit(self, tile: Tile, state: _State) -> None:
+        """Sum the triplets' terms, one positive of every anchor at a time."""
+        for positives in tile.pad(tile.positives, INFINITY).T:  # (b,); where there is none no term is above 0
+            terms = self._terms(tile, positives)
+            state.total += float(terms.relu().sum())
+            state.violations += float(_violating_(terms).sum())
+
+    def finish(self, pairs: Pairs, state: _State) -> Tensor:
+        """Take the mean."""
+        return torch.tensor(state.total / max(self._divisor(state), 1), dtype=torch.float64)
+
+    def add_gradient(self, tile: Tile, state: _State, scale: float, gradient: Gradient) -> None:
+        """Every violating triplet pulls and pushes with the same force."""
+        force = 2 * scale / max(self._divisor(state), 1)
+        pulls = torch.zeros_like(tile.pad(tile.positives, 0.0))
+        for slot, positives in enumerate(tile.pad(tile.positives, INFINITY).T):
+            violating = _violating_(self._terms(tile, positives))
+            gradient.negatives.add_(violating, alpha=force)
+            pulls[:, slot] = violating.sum(dim=1)
+        gradient.positives.sub_(tile.unpad(pulls), alpha=force)
+
+    def _terms(self, tile: Tile, positives: Tensor) -> Tensor:
+        return (tile.negatives - (positives - self.margin / 2)[:, None]).mul_(2)
+
+    def _divisor(self, state: _State) -> float:
+        return state.violations if self.reduction == "violating" else state.triplets
+
+    def extra_repr(self) -> str:
+        """Show the settings."""
+        return f"margin={self.margin}, reduction={self.reduction!r}"
+
+
+def _violating_(terms: Tensor) -> Tensor:
+    return torch.gt(terms, 0.0, out=terms)

@@ -1,0 +1,139 @@
+"""Sums of losses: their values and gradients, what they tell, and that pairs are compared once for all of them."""
+
+import pytest
+import torch
+from pytorch_metric_learning import losses as library
+
+from isomargin.losses import (
+    ClassAlignmentLoss,
+    ProxyAnchorLoss,
+    RecallAtKLoss,
+    RoadmapLoss,
+    SmoothAPLoss,
+    TCMLoss,
+    TripletLoss,
+    WeightedSum,
+    _engine,
+    make_loss,
+)
+
+
+@pytest.fixture
+def batch():
+    generator = torch.Generator().manual_seed(3)
+    labels = torch.arange(12) % 4
+    centres = torch.randn(4, 6, generator=generator, dtype=torch.float64)
+    return (centres[labels] + torch.randn(12, 6, generator=generator, dtype=torch.float64)).requires_grad_(), labels
+
+
+def value_and_gradient(loss, embeddings, labels):
+    embeddings.grad = None
+    value = loss(embeddings, labels)
+    value.backward()
+    return value.detach(), embeddings.grad.clone()
+
+
+def test_a_sum_is_the_weighted_sum_of_values_and_of_gradients(batch):
+    parts = [SmoothAPLoss(0.1), TCMLoss(0.9, 0.2), ClassAlignmentLoss(), TripletLoss(), RecallAtKLoss(simix=True)]
+    weights = [1.0, 0.5, 0.1, 2.0, 0.25]
+    alone = [value_and_gradient(part, *batch) for part in parts]
+    parts[-1].calls.zero_()  # so that it draws the same mixtures again
+    loss = parts[0] + 0.5 * parts[1] + parts[2] * 0.1 + 2 * parts[3] + 0.25 * parts[4]
+    value, gradient = value_and_gradient(loss, *batch)
+    assert loss.weights == weights
+    torch.testing.assert_close(value, sum(w * v for w, (v, _) in zip(weights, alone, strict=True)))
+    torch.testing.assert_close(gradient, sum(w * g for w, (_, g) in zip(weights, alone, strict=True)))
+    torch.testing.assert_close(
+        [loss.values[name] for name in ("smooth_ap", "tcm", "class_alignment", "triplet", "recall_at_k")],
+        [v for v, _ in alone],
+    )
+
+
+def test_the_pairs_are_compared_once_for_all_parts(batch, monkeypatch):
+    passes = []
+    real = _engine._PairLosses.apply
+    monkeypatch.setattr(_engine._PairLosses, "apply", lambda *arguments: passes.append(1) or real(*arguments))
+    loss = SmoothAPLoss() + TCMLoss() + RoadmapLoss() + ClassAlignmentLoss()
+    loss(*batch).backward()
+    assert len(loss.parts) == 5
+    assert len(passes) == 1
+
+
+def test_values_hold_each_part_and_what_it_tells_without_gradient(batch):
+    loss = SmoothAPLoss() + 0.5 * TCMLoss() + TCMLoss(0.8, 0.1)
+    total = loss(*batch)
+    assert set(loss.values) == {
+        *("loss", "smooth_ap", "tcm", "tcm_2"),
+        *("tcm.hard_positives", "tcm.hard_negatives", "tcm_2.hard_positives", "tcm_2.hard_negatives"),
+    }
+    assert not any(value.requires_grad for value in loss.values.values())
+    assert loss.values["loss"] == total.detach()
+
+
+@pytest.mark.parametrize("theirs_first", [True, False])
+def test_losses_of_pytorch_metric_learning_can_be_parts(batch, theirs_first):
+    theirs, ours = library.MultiSimilarityLoss(), TCMLoss()
+    loss = theirs + 0.5 * ours if theirs_first else 0.5 * ours + theirs
+    expected = value_and_gradient(theirs, *batch), value_and_gradient(ours, *batch)
+    value, gradient = value_and_gradient(loss, *batch)
+    torch.testing.assert_close(value, expected[0][0] + 0.5 * expected[1][0])
+    torch.testing.assert_close(gradient, expected[0][1] + 0.5 * expected[1][1])
+    assert "MultiSimilarityLoss" in loss.values
+
+
+def test_any_module_called_with_embeddings_and_labels_can_be_a_part(batch):
+    class Spread(torch.nn.Module):
+        def forward(self, embeddings, labels):
+            return embeddings.std()
+
+    loss = SmoothAPLoss() + Spread()
+    assert loss(*batch) == SmoothAPLoss()(*batch) + batch[0].std()
+
+
+def test_parts_of_parts_are_one_list_and_weights_multiply():
+    loss = 2 * (SmoothAPLoss() + 0.5 * (TCMLoss() + 3 * TripletLoss()))
+    assert isinstance(loss, WeightedSum)
+    assert loss.weights == [2.0, 1.0, 3.0]
+    assert loss.names == ["smooth_ap", "tcm", "triplet"]
+    assert "2 * smooth_ap + 1 * tcm + 3 * triplet" in repr(loss)
+
+
+def test_the_parts_parameters_and_their_rates_are_the_sums(batch):
+    proxies = ProxyAnchorLoss(4, 6).double()
+    loss = proxies + TCMLoss() + library.ArcFaceLoss(4, 6).double()
+    groups = loss.parameter_groups(1e-3)
+    assert [group["lr"] for group in groups] == [0.1, 1e-3]
+    assert {id(each) for group in groups for each in group["params"]} == {id(each) for each in loss.parameters()}
+    loss(*batch).backward()
+    assert all(each.grad is not None for each in loss.parameters())
+
+
+def test_state_is_saved_and_loaded(batch):
+    loss, other = (ProxyAnchorLoss(4, 6).double() + RecallAtKLoss(simix=True) for _ in range(2))
+    loss(*batch)
+    other.load_state_dict(loss.state_dict())
+    assert loss(*batch) == other(*batch)
+
+
+def test_a_check_for_finite_embeddings_outlives_addition():
+    loss = 0.5 * (SmoothAPLoss() + RoadmapLoss(check_finite=True))
+    with pytest.raises(ValueError, match=r"1 row \(1\)"):
+        loss(torch.tensor([[1.0, 0.0], [float("nan"), 0.0]]), torch.tensor([0, 0]))
+
+
+@pytest.mark.parametrize("weight", [-1, float("nan"), float("inf"), "2", True, None])
+def test_a_weight_that_is_no_number_of_at_least_0_is_refused(weight):
+    with pytest.raises(ValueError, match="needed"):
+        weight * TCMLoss()
+
+
+@pytest.mark.parametrize("other", [1, "tcm", torch.tensor(1.0), None])
+def test_what_is_no_loss_cannot_be_added(other):
+    with pytest.raises((ValueError, TypeError)):
+        TCMLoss() + other
+
+
+def test_a_list_in_a_recipe_is_a_sum(batch):
+    made = make_loss(["smooth_ap", {"name": "tcm", "weight": 0.5, "negative_margin": 0.2}])
+    by_hand = SmoothAPLoss() + 0.5 * TCMLoss(negative_margin=0.2)
+    assert made(*batch) == by_hand(*batch)
