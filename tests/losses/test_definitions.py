@@ -7,11 +7,22 @@ from functools import partial
 import definitions
 import pytest
 import torch
-from batches import LAYOUTS, PAIRINGS, Example, against_references, examples, general, layout, make, masks, with_pairs
+from batches import (
+    LAYOUTS,
+    PAIRINGS,
+    Example,
+    NoHalfProducts,
+    against_references,
+    examples,
+    general,
+    layout,
+    make,
+    masks,
+    with_pairs,
+)
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from pytorch_metric_learning import distances, losses, reducers
-from torch.utils._python_dispatch import TorchDispatchMode
 
 # High temperatures beside the defaults, at which many gradients are too small to tell right from wrong.
 CASES = [
@@ -65,19 +76,7 @@ NEAR = 1e-9
 # Every layout for the batch against itself; the other pairings on those layouts that they could change.
 PAIRED = ["shuffled", "some single images", "one class", "all single", "one row", "no rows", "exact ties", "zero rows"]
 LAYOUT_AND_PAIRING = [(name, "all pairs") for name in LAYOUTS] + [
-    (name, pairing)
-    for pairing in PAIRINGS
-    if pairing != "all pairs"
-    for name in (
-        "shuffled",
-        "some single images",
-        "one class",
-        "all single",
-        "one row",
-        "no rows",
-        "exact ties",
-        "zero rows",
-    )
+    (name, pairing) for pairing in PAIRINGS if pairing != "all pairs" for name in PAIRED
 ]
 
 
@@ -486,23 +485,6 @@ def test_value_of_tiny_and_huge_rows_is_that_of_unit_rows(case, extreme):
     expected, _, _ = found(case, general())
     value, _, _ = found(case, EXTREMES[extreme](), torch.float32)
     torch.testing.assert_close(value.double(), expected, rtol=1e-4, atol=1e-5)
-
-
-class NoHalfProducts(TorchDispatchMode):
-    """Fails where a matrix product is taken in half precision.
-
-    It would be too coarse for any of the losses; and some processors end the program at one in bfloat16, so this has to
-    come before it is tried.
-    """
-
-    PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "matmul", "linear", "einsum")
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.overloadpacket.__name__ in self.PRODUCTS:
-            for each in args:
-                if isinstance(each, torch.Tensor) and each.dtype in (torch.float16, torch.bfloat16):
-                    raise AssertionError(f"{func} was taken in {each.dtype}")
-        return func(*args, **(kwargs or {}))
 
 
 def test_guard_against_half_products_sees_them():

@@ -6,9 +6,10 @@ import re
 import numpy as np
 import pytest
 import torch
-from batches import CLASS_NAMES, make
+from batches import make
+from test_definitions import CASES
 
-LOSSES = list(CLASS_NAMES)
+LOSSES = list(dict(CASES))
 ROWS = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
 LABELS = torch.tensor([0, 0, 1, 1, 2, 2])
 EXPECTATION = r"needed|must|give both|cannot|points outside"

@@ -69,18 +69,20 @@ def pair_losses(
     return values, run.states
 
 
-def tile_bounds(rows: int, columns: int, device: torch.device) -> Iterator[tuple[int, int]]:
-    """Cut the rows so that a tile has about as many entries as the cache holds."""
+def tile_height(rows: int, columns: int, device: torch.device) -> int:
+    """Choose how many rows a tile has: about as many as the cache holds entries."""
     entries = TILE_ENTRIES if device.type == "cpu" else TILE_ENTRIES_ON_GPU
-    height = max(1, entries // max(columns, 1))
-    for start in range(0, rows, height):
-        yield start, min(start + height, rows)
+    return min(max(entries // max(columns, 1), 1), rows)
 
 
 def _make_tiles(run: Run, vectors: Tensor, columns: Tensor, whole: Tensor | None) -> Iterator[Tile]:
-    for start, stop in tile_bounds(*run.pairs.shape, vectors.device):
+    rows, width = run.pairs.shape
+    height = tile_height(rows, width, vectors.device)
+    workspace = vectors.new_empty(height * width)
+    for start in range(0, rows, max(height, 1)):
+        stop = min(start + height, rows)
         similarities = vectors[start:stop] @ columns.T if whole is None else whole[start:stop]
-        yield run.pairs.tile(start, stop, similarities)
+        yield run.pairs.tile(start, stop, similarities, workspace)
 
 
 class _PairLosses(torch.autograd.Function):
@@ -118,11 +120,13 @@ class _PairLosses(torch.autograd.Function):
             if scale != 0
         ]
         with torch.autocast(vectors.device.type, enabled=False):
+            rows, width = run.pairs.shape
+            by_similarities = vectors.new_empty(tile_height(rows, width, vectors.device), width)
             for tile in (run.tiles or _make_tiles(run, vectors, columns, None)) if active else ():
-                gradient = Gradient(torch.zeros_like(tile.negatives), torch.zeros_like(tile.positives))
+                by_similarity = by_similarities[: tile.stop - tile.start].zero_()
+                gradient = Gradient(by_similarity, torch.zeros_like(tile.positives))
                 for part, state, scale in active:
                     part.add_gradient(tile, state, scale, gradient)
-                by_similarity = gradient.negatives
                 by_similarity[tile.rows, tile.columns] = gradient.positives
                 if for_vectors is not None:
                     for_vectors[tile.start : tile.stop].addmm_(by_similarity, columns)

@@ -33,6 +33,12 @@ class Tile:
     """(b,) how many positives each row has."""
     to_itself: Tensor | None
     """(b,) each row's similarity to itself; None where the columns are other embeddings."""
+    workspace: Tensor
+    """(at least b · m,) for results of that size that are not kept; all tiles of a pass share it."""
+
+    def scratch(self, rows: int, columns: int) -> Tensor:
+        """Lend a tensor (rows, columns) of at most the tile's size: fresh memory would cost more than the work."""
+        return self.workspace[: rows * columns].view(rows, columns)
 
     @cached_property
     def slots(self) -> Tensor:
@@ -145,14 +151,15 @@ class Pairs:
         """Whether every pair is there twice, once from each of its ends."""
         return self.with_itself and self.chosen_positives is None
 
-    def tile(self, start: int, stop: int, similarities: Tensor) -> Tile:
+    def tile(self, start: int, stop: int, similarities: Tensor, workspace: Tensor) -> Tile:
         """Sort the similarities (b, m) of the rows start..stop; they are overwritten."""
         if self.chosen_positives is not None and self.chosen_negatives is not None:
             rows, columns = self.chosen_positives[start:stop].nonzero(as_tuple=True)
             positives = similarities[rows, columns]
             to_itself = similarities.diagonal(start).clone() if self.with_itself else None
             negatives = similarities.masked_fill_(~self.chosen_negatives[start:stop], -INFINITY)
-            return Tile(start, stop, negatives, positives, rows, columns, self.positive_counts[start:stop], to_itself)
+            counts = self.positive_counts[start:stop]
+            return Tile(start, stop, negatives, positives, rows, columns, counts, to_itself, workspace)
         rows, columns = self.same_class(start, stop)
         flat = rows * similarities.shape[1] + columns
         entries = similarities.view(-1)
@@ -163,7 +170,8 @@ class Pairs:
             itself = columns == rows + start
             to_itself = positives[itself]
             rows, columns, positives = rows[~itself], columns[~itself], positives[~itself]
-        return Tile(start, stop, negatives, positives, rows, columns, self.positive_counts[start:stop], to_itself)
+        counts = self.positive_counts[start:stop]
+        return Tile(start, stop, negatives, positives, rows, columns, counts, to_itself, workspace)
 
     def same_class(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """List rows (counted from start) and columns of all pairs of one class."""

@@ -89,8 +89,36 @@ class ProxyLoss(MetricLoss):
             )
 
 
+class _Product(torch.autograd.Function):
+    """a bᵀ, in full precision back as well: autograd's own would follow an autocast around the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return a @ b.mT
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = ctx.saved_tensors
+        with torch.autocast(a.device.type, enabled=False):
+            return gradient @ b, gradient.mT @ a
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """Return a bᵀ (…, n, m) of a (…, n, d) and b (…, m, d).
+
+    >>> product(torch.eye(2), torch.ones(3, 2)).shape
+    torch.Size([2, 3])
+    """
+    result: Tensor = _Product.apply(a, b)  # type: ignore[no-untyped-call]
+    return result
+
+
 class Cosine(distances.CosineSimilarity):  # type: ignore[misc]
-    """Cosine similarity of proxies of any finite length; the library's normalisation overflows beyond 1e19."""
+    """Cosine similarity as `_batch` and `product` take it; the library's normalisation overflows beyond 1e19."""
 
     def normalize(self, embeddings: Tensor, dim: int = 1, **kwargs: Any) -> Tensor:
         return normalise(embeddings)
+
+    def compute_mat(self, query_emb: Tensor, ref_emb: Tensor) -> Tensor:
+        return product(query_emb, ref_emb)

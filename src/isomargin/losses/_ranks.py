@@ -93,9 +93,9 @@ class RankLoss(PairLoss):
             positive_ranks[:, slot] += self.positive_step_(others).sum(dim=1)
             rows = _rows_with(threshold)
             if rows is None:
-                above[:, slot] = self.step_(tile.negatives - threshold).sum(dim=1)
+                above[:, slot] = self.step_(_differences(tile, threshold)).sum(dim=1)
             else:
-                above[rows, slot] = self.step_(tile.negatives[rows] - threshold[rows]).sum(dim=1)
+                above[rows, slot] = self.step_(_differences(tile, threshold, rows)).sum(dim=1)
         losses, by_positive_ranks, by_above = self.query_losses(
             positive_ranks, above, ranked.thresholds != INFINITY, tile.counts
         )
@@ -126,11 +126,11 @@ class RankLoss(PairLoss):
                 for_thresholds[:, slot] -= forces.sum(dim=1)
             rows = _rows_with(threshold)
             if rows is None:
-                forces = self.step_slope_(tile.negatives - threshold).mul_(by_above[:, slot : slot + 1])
+                forces = self.step_slope_(_differences(tile, threshold)).mul_(by_above[:, slot : slot + 1])
                 gradient.negatives.add_(forces)
                 for_thresholds[:, slot] -= forces.sum(dim=1)
             else:
-                forces = self.step_slope_(tile.negatives[rows] - threshold[rows])
+                forces = self.step_slope_(_differences(tile, threshold, rows))
                 forces.mul_(by_above[rows, slot : slot + 1])
                 gradient.negatives.index_add_(0, rows, forces)
                 for_thresholds[rows, slot] -= forces.sum(dim=1)
@@ -152,6 +152,14 @@ class RankLoss(PairLoss):
         differences = ranked.positives - ranked.thresholds[:, slot : slot + 1]
         differences[:, slot] = -INFINITY
         return differences
+
+
+def _differences(tile: Tile, threshold: Tensor, rows: Tensor | None = None) -> Tensor:
+    """Return how much more similar than the threshold (b, 1) the negatives are, of all rows or of some."""
+    if rows is None:
+        return torch.sub(tile.negatives, threshold, out=tile.scratch(*tile.negatives.shape))
+    scratch = tile.scratch(len(rows), tile.negatives.shape[1])
+    return torch.index_select(tile.negatives, 0, rows, out=scratch).sub_(threshold[rows])
 
 
 def _rows_with(threshold: Tensor) -> Tensor | None:

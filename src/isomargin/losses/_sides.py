@@ -44,16 +44,16 @@ class SidedLoss(PairLoss):
         """Return the sum of the terms of positive similarities (p,) and the number of violations."""
         raise NotImplementedError
 
-    def negative_terms(self, similarities: Tensor) -> tuple[float, float]:
-        """Return the same of negative similarities (b, m), -inf where there is none."""
+    def negative_terms(self, similarities: Tensor, scratch: Tensor) -> tuple[float, float]:
+        """Return the same of negative similarities (b, m), -inf where there is none; scratch (b, m) is to write to."""
         raise NotImplementedError
 
     def positive_slopes(self, similarities: Tensor) -> Tensor:
         """Return the derivative of each positive term (p,)."""
         raise NotImplementedError
 
-    def negative_slopes(self, similarities: Tensor) -> Tensor:
-        """Return the derivative of each negative term (b, m), 0 where there is no negative."""
+    def negative_slopes(self, similarities: Tensor, scratch: Tensor) -> Tensor:
+        """Return the derivative of each negative term (b, m), 0 where there is no negative; it may be the scratch."""
         raise NotImplementedError
 
     def divisors(self, state: Sides) -> tuple[float, float]:
@@ -74,7 +74,8 @@ class SidedLoss(PairLoss):
         state.positive_sum += terms
         state.positive_violations += violations
         for times, columns in _each_pair_once(tile, state.pairs):
-            terms, violations = self.negative_terms(tile.negatives[:, columns])
+            similarities = tile.negatives[:, columns]
+            terms, violations = self.negative_terms(similarities, tile.scratch(*similarities.shape))
             state.negative_sum += times * terms
             state.negative_violations += times * violations
 
@@ -96,7 +97,8 @@ class SidedLoss(PairLoss):
             gradient.positives.add_(slopes, alpha=scale * self.positive_weight / positive)
         if negative:
             for times, columns in _each_pair_once(tile, state.pairs):
-                slopes = self.negative_slopes(tile.negatives[:, columns])
+                similarities = tile.negatives[:, columns]
+                slopes = self.negative_slopes(similarities, tile.scratch(*similarities.shape))
                 gradient.negatives[:, columns].add_(slopes, alpha=times * scale * self.negative_weight / negative)
 
 
@@ -108,13 +110,3 @@ def _each_pair_once(tile: Tile, pairs: Pairs) -> list[tuple[int, slice]]:
     if not pairs.counted_from_both_ends:
         return [(1, slice(None))]
     return [(1, slice(tile.start, tile.stop)), (2, slice(tile.stop, None))]
-
-
-def above(values: Tensor, threshold: float) -> Tensor:
-    """Return 1.0 where a value is at least the threshold, else 0.0; floats are several times as fast as booleans."""
-    return torch.ge(values, threshold, out=torch.empty_like(values))
-
-
-def strictly_above(values: Tensor, threshold: float) -> Tensor:
-    """Return 1.0 where a value is above the threshold, else 0.0."""
-    return torch.gt(values, threshold, out=torch.empty_like(values))

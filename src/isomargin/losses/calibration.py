@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from isomargin.losses import _settings
-from isomargin.losses._sides import SidedLoss, strictly_above
+from isomargin.losses._sides import SidedLoss
 
 
 class CalibrationLoss(SidedLoss):
@@ -21,7 +22,6 @@ class CalibrationLoss(SidedLoss):
         pairs.
     check_finite: raise, with the rows, where embeddings hold NaN or infinity.
 
-    >>> import torch
     >>> round(float(CalibrationLoss(reduction="all")(torch.eye(3), torch.tensor([0, 0, 1]))), 4)
     0.9
     """
@@ -41,21 +41,23 @@ class CalibrationLoss(SidedLoss):
     def positive_terms(self, similarities: Tensor) -> tuple[float, float]:
         """Sum what is missing to m⁺."""
         short = self.positive_margin - similarities
-        return float(short.relu().sum()), float((short > 0).sum())
+        return float(short.relu().sum()), float((similarities < self.positive_margin).sum())
 
-    def negative_terms(self, similarities: Tensor) -> tuple[float, float]:
+    def negative_terms(self, similarities: Tensor, scratch: Tensor) -> tuple[float, float]:
         """Sum what is beyond m⁻."""
-        excess = similarities - self.negative_margin
-        violations = float(strictly_above(excess, 0.0).sum())
-        return float(excess.relu_().sum()) if violations else 0.0, violations
+        violations = float(torch.gt(similarities, self.negative_margin, out=scratch).sum())
+        if not violations:
+            return 0.0, 0.0
+        excess = torch.sub(similarities, self.negative_margin, out=scratch)
+        return float(excess.relu_().sum()), violations
 
     def positive_slopes(self, similarities: Tensor) -> Tensor:
         """Pull what is short of m⁺."""
-        return -strictly_above(self.positive_margin - similarities, 0.0)
+        return -(similarities < self.positive_margin).to(similarities)
 
-    def negative_slopes(self, similarities: Tensor) -> Tensor:
+    def negative_slopes(self, similarities: Tensor, scratch: Tensor) -> Tensor:
         """Push what is beyond m⁻."""
-        return strictly_above(similarities - self.negative_margin, 0.0)
+        return torch.gt(similarities, self.negative_margin, out=scratch)
 
     def extra_repr(self) -> str:
         """Show the settings."""

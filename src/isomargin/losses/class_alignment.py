@@ -121,7 +121,8 @@ class ClassAlignmentLoss(PairLoss):
         classes = state.pairs.row_classes[tile.start : tile.stop]
         # A class that has no pairs of one kind has -inf as its sum, and derivative 0.
         sums = state.negative_class_sums[classes].nan_to_num(neginf=0.0).to(tile.negatives)
-        forces = (tile.negatives / self.temperature - sums[:, None]).clamp_(max=0).exp_()
+        scratch = tile.scratch(*tile.negatives.shape)
+        forces = torch.div(tile.negatives, self.temperature, out=scratch).sub_(sums[:, None]).clamp_(max=0).exp_()
         gradient.negatives.add_(forces.mul_(scale * state.by_negative[classes].to(forces)[:, None]))
         sums = state.positive_class_sums[classes].nan_to_num(neginf=0.0).to(tile.positives)
         forces = (-tile.positives / self.temperature - sums[tile.rows]).clamp_(max=0).exp_()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ from pytorch_metric_learning.losses import BaseMetricLossFunction
 from torch import Tensor
 
 from isomargin.errors import InputError
+from isomargin.losses import _settings
 from isomargin.losses._base import MetricLoss, PairLoss, Records, compute_together
 from isomargin.losses._batch import Batch
 
@@ -103,12 +103,9 @@ def added(*losses: object) -> WeightedSum:
 
 def weighted(loss: MetricLoss, weight: object) -> WeightedSum:
     """Weigh a loss by a number of at least 0."""
-    if isinstance(weight, bool) or not isinstance(weight, int | float):
-        raise InputError(f"a loss cannot be multiplied by a {type(weight).__name__}: a number is needed")
-    if not (math.isfinite(weight) and weight >= 0):
-        raise InputError(f"weight is {weight}: a finite number of at least 0 is needed")
+    factor = _settings.at_least_zero(weight, "weight")
     one = added(loss)
-    return WeightedSum(list(one.parts), [float(weight) * each for each in one.weights], one.check_finite)
+    return WeightedSum(list(one.parts), [factor * each for each in one.weights], one.check_finite)
 
 
 def _distinct(names: list[str]) -> list[str]:

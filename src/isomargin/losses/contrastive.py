@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from isomargin.losses import _settings
-from isomargin.losses._sides import SidedLoss, strictly_above
+from isomargin.losses._sides import SidedLoss
 
 
 class ContrastiveLoss(SidedLoss):
@@ -40,18 +40,19 @@ class ContrastiveLoss(SidedLoss):
         terms = (1 - similarities).relu_()
         return float(terms.sum()), float((terms > 0).sum())
 
-    def negative_terms(self, similarities: Tensor) -> tuple[float, float]:
+    def negative_terms(self, similarities: Tensor, scratch: Tensor) -> tuple[float, float]:
         """Sum max(0, margin − d)²/2."""
-        short = (self.margin - _distances(similarities)).relu_()
-        return float(short.square().sum()) / 2, float(strictly_above(short, 0.0).sum())
+        short = _distances(similarities, scratch).neg_().add_(self.margin).relu_()
+        violations = float((short > 0).sum())
+        return float(short.square_().sum()) / 2, violations
 
     def positive_slopes(self, similarities: Tensor) -> Tensor:
         """Pull all alike."""
         return -torch.ones_like(similarities)
 
-    def negative_slopes(self, similarities: Tensor) -> Tensor:
+    def negative_slopes(self, similarities: Tensor, scratch: Tensor) -> Tensor:
         """Push by (margin − d)/d, which is -(margin − d) times the derivative of d by s."""
-        distances = _distances(similarities)
+        distances = _distances(similarities, scratch)
         return torch.where(distances > 0, (self.margin - distances).relu_() / distances, 0.0)
 
     def extra_repr(self) -> str:
@@ -59,6 +60,6 @@ class ContrastiveLoss(SidedLoss):
         return f"margin={self.margin}, reduction={self.reduction!r}"
 
 
-def _distances(similarities: Tensor) -> Tensor:
-    """Return d = √(2 − 2s), infinite where s is -inf."""
-    return (2 - 2 * similarities).clamp_(min=0).sqrt_()
+def _distances(similarities: Tensor, scratch: Tensor) -> Tensor:
+    """Return d = √(2 − 2s) in the scratch, infinite where s is -inf."""
+    return torch.mul(similarities, -2, out=scratch).add_(2).clamp_(min=0).sqrt_()

@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from isomargin.losses import _settings
 from isomargin.losses._batch import normalise
-from isomargin.losses._proxies import ProxyLoss
+from isomargin.losses._proxies import ProxyLoss, product
 
 
 class _NearestProxyLoss(ProxyLoss):
@@ -20,7 +20,7 @@ class _NearestProxyLoss(ProxyLoss):
 
     def similarities(self, vectors: Tensor) -> Tensor:
         """Return the cosine similarity of each vector with each proxy (n, num_classes)."""
-        return vectors @ normalise(self.proxies).T
+        return product(vectors, normalise(self.proxies))
 
 
 class ProxyNCALoss(_NearestProxyLoss):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from isomargin.losses import _settings
 from isomargin.losses._batch import normalise
-from isomargin.losses._proxies import Cosine, ProxyLoss
+from isomargin.losses._proxies import Cosine, ProxyLoss, product
 
 
 class SoftTripleLoss(ProxyLoss):
@@ -82,6 +82,6 @@ class SoftTripleLoss(ProxyLoss):
         count = self.centers_per_class
         centers = normalise(self.inner.fc.T).view(self.num_classes, count, -1)
         one, other = torch.triu_indices(count, count, offset=1, device=centers.device)
-        similarities = (centers @ centers.mT)[:, one, other]
+        similarities = product(centers, centers)[:, one, other]
         squares = (2 - 2 * similarities).clamp_min(0) + 1e-5  # rounding can make a similarity larger than 1
         return squares.sqrt().sum() / (self.num_classes * count * (count - 1))

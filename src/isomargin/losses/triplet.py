@@ -52,8 +52,8 @@ class TripletLoss(PairLoss):
     def visit(self, tile: Tile, state: _State) -> None:
         """Sum the triplets' terms, one positive of every anchor at a time."""
         for positives in tile.pad(tile.positives, INFINITY).T:  # (b,); where there is none no term is above 0
-            terms = self._terms(tile, positives)
-            state.total += float(terms.relu().sum())
+            terms = self._terms(tile, positives).relu_()
+            state.total += float(terms.sum())
             state.violations += float(_violating_(terms).sum())
 
     def finish(self, pairs: Pairs, state: _State) -> Tensor:
@@ -71,7 +71,8 @@ class TripletLoss(PairLoss):
         gradient.positives.sub_(tile.unpad(pulls), alpha=force)
 
     def _terms(self, tile: Tile, positives: Tensor) -> Tensor:
-        return (tile.negatives - (positives - self.margin / 2)[:, None]).mul_(2)
+        scratch = tile.scratch(*tile.negatives.shape)
+        return torch.sub(tile.negatives, (positives - self.margin / 2)[:, None], out=scratch).mul_(2)
 
     def _divisor(self, state: _State) -> float:
         return state.violations if self.reduction == "violating" else state.triplets
