@@ -251,6 +251,12 @@ def contrastive(embeddings, labels, ref_emb=None, ref_labels=None, chosen=None, 
 
 def triplet(embeddings, labels, ref_emb=None, ref_labels=None, chosen=None, margin=0.2, reduction="violating"):
     losses = []
+    if chosen is not None and len(chosen) == 3:  # these triplets and no others, each as often as it is listed
+        rows = [unit(row) for row in embeddings.double()]
+        columns = rows if ref_emb is None else [unit(row) for row in ref_emb.double()]
+        for a, p, n in zip(*(each.tolist() for each in chosen), strict=True):
+            losses.append(torch.relu((2 - 2 * rows[a] @ columns[p]) - (2 - 2 * rows[a] @ columns[n]) + margin))
+        return reduced([listed(losses, embeddings)], reduction, embeddings)
     for query in queries(embeddings, labels, ref_emb, ref_labels, chosen):
         for positive in query.positives:
             for negative in query.negatives:

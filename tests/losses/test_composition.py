@@ -55,7 +55,7 @@ def test_the_pairs_are_compared_once_for_all_parts(batch, monkeypatch):
     monkeypatch.setattr(_engine._PairLosses, "apply", lambda *arguments: passes.append(1) or real(*arguments))
     loss = SmoothAPLoss() + TCMLoss() + RoadmapLoss() + ClassAlignmentLoss()
     loss(*batch).backward()
-    assert len(loss.parts) == 5
+    assert len(loss.leaves()) == 5
     assert len(passes) == 1
 
 
@@ -137,3 +137,44 @@ def test_a_list_in_a_recipe_is_a_sum(batch):
     made = make_loss(["smooth_ap", {"name": "tcm", "weight": 0.5, "negative_margin": 0.2}])
     by_hand = SmoothAPLoss() + 0.5 * TCMLoss(negative_margin=0.2)
     assert made(*batch) == by_hand(*batch)
+
+
+def test_a_named_sum_stays_one_part_and_tells_of_its_own(batch):
+    loss = RoadmapLoss() + TCMLoss()
+    total = loss(*batch)
+    assert {"roadmap", "roadmap.sup_ap", "roadmap.calibration", "tcm", "tcm.hard_positives"} <= set(loss.values)
+    torch.testing.assert_close(loss.values["roadmap"], RoadmapLoss()(*batch).detach())
+    torch.testing.assert_close(total, loss.values["roadmap"] + loss.values["tcm"], check_dtype=False)
+
+
+def test_the_parts_keep_their_own_values_too(batch):
+    consistency = TCMLoss()
+    loss = SmoothAPLoss() + consistency
+    loss(*batch)
+    assert consistency.values["hard_positives"] == loss.values["tcm.hard_positives"]
+    assert consistency.values["loss"] == loss.values["tcm"]
+
+
+def test_the_same_loss_may_be_there_twice(batch):
+    one = ProxyAnchorLoss(4, 6).double() + TCMLoss()
+    value, gradient = value_and_gradient(one, *batch)
+    twice = one + 2 * one
+    assert [len(group["params"]) for group in twice.parameter_groups(1e-3)] == [1]
+    torch.testing.assert_close(value_and_gradient(twice, *batch), (3 * value, 3 * gradient))
+
+
+def test_python_can_sum_losses(batch):
+    losses = [SmoothAPLoss(), TCMLoss()]
+    assert sum(losses)(*batch) == (losses[0] + losses[1])(*batch)
+
+
+@pytest.mark.parametrize("weights", [[], [1.0], [1.0, -1.0], [1.0, "2"], [1.0, 2.0, 3.0]])
+def test_parts_and_weights_must_fit(weights):
+    with pytest.raises(ValueError, match="needed"):
+        WeightedSum([SmoothAPLoss(), TCMLoss()], weights)
+
+
+def test_a_part_that_takes_no_references_says_so(batch):
+    memory = library.CrossBatchMemory(TCMLoss(), embedding_size=6)
+    with pytest.raises(ValueError, match="CrossBatchMemory takes no ref_emb"):
+        (SmoothAPLoss() + memory)(*batch, ref_emb=batch[0], ref_labels=batch[1])

@@ -400,3 +400,32 @@ def test_pytorch_metric_learnings_arcface_has_no_gradient_where_an_embedding_mee
     rows = torch.eye(2, requires_grad=True)
     theirs(rows, torch.arange(2)).backward()
     assert rows.grad.isnan().any()
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_many_classes_and_small_integer_labels_fit_together(make):
+    loss = make(300, 4)
+    embeddings = torch.randn(3, 4)
+    assert loss(embeddings, torch.tensor([0, 49, 255], dtype=torch.uint8)) == loss(
+        embeddings, torch.tensor([0, 49, 255])
+    )
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_replicas_of_data_parallel_can_be_called(make):
+    loss = make(3, 4)
+    replica = loss._replicate_for_data_parallel()
+    for name, module in loss.named_children():  # what torch.nn.parallel.replicate does, without a second device
+        copy = module._replicate_for_data_parallel()
+        for key, parameter in module.named_parameters(recurse=False):
+            setattr(copy, key, parameter.clone())
+        setattr(replica, name, copy)
+    for key, parameter in loss.named_parameters(recurse=False):
+        setattr(replica, key, parameter.clone())
+    batch = torch.eye(4)[:3], torch.tensor([0, 1, 2])
+    assert replica(*batch) == loss(*batch)
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_settings_are_shown(make):
+    assert "num_classes=3, embedding_size=4" in repr(make(3, 4))

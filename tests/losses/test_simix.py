@@ -24,15 +24,16 @@ def mixed_by_hand(embeddings, labels, weights):
     return torch.cat([unit, torch.stack(rows)]), torch.cat([labels, labels[[a for a, _ in pairs]]])
 
 
-def test_the_virtual_embeddings_join_rows_and_columns_and_are_not_normalised_again(monkeypatch):
+@pytest.mark.parametrize("include_query", [False, True])
+def test_the_virtual_embeddings_join_rows_and_columns_and_are_not_normalised_again(monkeypatch, include_query):
     embeddings, labels = make_batch()
-    loss = RecallAtKLoss(k=(1, 2), temperature=0.1, simix=True, seed=3)
+    loss = RecallAtKLoss(k=(1, 2), temperature=0.1, simix=True, seed=3, include_query=include_query)
     value = loss(embeddings, labels)
     (gradient,) = torch.autograd.grad(value, embeddings)
     weights = RecallAtKLoss(simix=True, seed=3).mixing_weights(6).double()
     monkeypatch.setattr(definitions, "unit", lambda vectors: vectors)
     points, point_labels = mixed_by_hand(embeddings, labels, weights)
-    expected = definitions.recall_at_k(points, point_labels, k=(1, 2), temperature=0.1)
+    expected = definitions.recall_at_k(points, point_labels, k=(1, 2), temperature=0.1, include_query=include_query)
     (expected_gradient,) = torch.autograd.grad(expected, embeddings)
     torch.testing.assert_close(value, expected)
     torch.testing.assert_close(gradient, expected_gradient)

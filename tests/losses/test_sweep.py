@@ -162,3 +162,83 @@ def test_nan_embeddings_raise_with_their_rows_if_asked(name):
     loss.check_finite = True
     with pytest.raises(ValueError, match=r"2 rows \(2, 5\)"):
         loss(example.embeddings, example.labels)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("scale", [1e-3, 1e-5, 6e-8, 1e4])
+@every_loss
+def test_gradients_stay_finite_in_half_precision(name, scale, dtype):
+    example = general()
+    value, gradient = run(name, replace(example, embeddings=example.embeddings * scale), dtype)
+    assert value.isfinite()
+    assert gradient.dtype == dtype
+    assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("name", sorted(set(loss_names()) - PROXIES))
+def test_gradients_of_tiny_half_precision_references_stay_finite(name):
+    example = general()
+    references = (example.embeddings * 1e-5).half().requires_grad_()
+    loss = 1000 * build(name, example, torch.float32)
+    loss(example.embeddings.float(), example.labels, ref_emb=references, ref_labels=example.labels).backward()
+    assert references.grad.isfinite().all()
+
+
+@every_loss
+def test_going_back_inside_autocast_is_the_same_where_similarities_are_taken_again(name, monkeypatch):
+    example = general()
+    expected = run(name, example, torch.float32)
+    monkeypatch.setattr("isomargin.losses._engine.KEPT_ENTRIES", 0)
+    with NoHalfProducts(), torch.autocast("cpu", dtype=torch.bfloat16):
+        found = run(name, example, torch.float32)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.uint16, torch.uint32])
+@every_loss
+def test_labels_may_be_of_any_integer_type(name, dtype):
+    example = general()
+    loss = build(name, example)
+    assert loss(example.embeddings, example.labels.to(dtype)) == build(name, example)(
+        example.embeddings, example.labels
+    )
+
+
+DEFAULTS = {  # as published, or as the documentation says why not
+    "arcface": {"scale": 64, "margin": 0.5, "learning_rate_factor": 10},
+    "calibration": {"positive_margin": 0.9, "negative_margin": 0.6, "reduction": "violating"},
+    "class_alignment": {"positive_weight": 50, "negative_weight": 50, "temperature": 0.1, "scale_free": False},
+    "contrastive": {"margin": 1, "reduction": "all"},
+    "proxy_anchor": {"alpha": 32, "margin": 0.1, "learning_rate_factor": 100},
+    "proxy_nca": {"scale": 3, "learning_rate_factor": 1},
+    "proxy_nca++": {"temperature": 1 / 9, "learning_rate_factor": 1e5},
+    "recall_at_k": {
+        **{"k": (1, 2, 4, 8, 16), "temperature": 0.01, "rank_temperature": 1},
+        **{"simix": False, "include_query": False, "seed": 0},
+    },
+    "roadmap": {
+        **{"temperature": 0.01, "slope": 100, "delta": 0.05, "offset": 1.44, "include_query": False},
+        **{"positive_margin": 0.9, "negative_margin": 0.6, "reduction": "violating"},
+        **{"sup_ap_weight": 1, "calibration_weight": 1},
+    },
+    "smooth_ap": {"temperature": 0.01, "include_query": False},
+    "soft_triple": {
+        **{"centers_per_class": 10, "scale": 20, "gamma": 0.1, "margin": 0.01, "tau": 0.2},
+        **{"learning_rate_factor": 100},
+    },
+    "subcenter_arcface": {"sub_centers": 3, "scale": 64, "margin": 0.5, "learning_rate_factor": 10},
+    "sup_ap": {"temperature": 0.01, "slope": 100, "delta": 0.05, "offset": 1.44, "include_query": False},
+    "tcm": {
+        **{"positive_margin": 0.9, "negative_margin": 0.5, "positive_weight": 1, "negative_weight": 1},
+        **{"hard_only": True},
+    },
+    "threshold_penalty": {"base": "smooth_ap", "domains": 8, "far": 1e-3, "queue_size": 4096, "floor": 0.1},
+    "triplet": {"margin": 0.2, "reduction": "violating"},
+}
+
+
+@every_loss
+def test_defaults_are_those_that_the_documentation_gives(name):
+    parameters = inspect.signature(REGISTRY[name]).parameters.values()
+    defaults = {each.name: each.default for each in parameters if each.default is not inspect.Parameter.empty}
+    assert defaults == DEFAULTS[name] | {"check_finite": False}

@@ -33,7 +33,7 @@ def by_hand(embeddings, labels, domain, far, floor, queue=None, queue_labels=Non
             (float(unit[i] @ known[j]) for i in rows for j in range(len(known)) if labels[i] != known_labels[j]),
             reverse=True,
         )
-        return similarities[max(math.ceil(far * len(similarities)), 1) - 1]
+        return similarities[max(math.ceil(round(far * len(similarities), 6)), 1) - 1]
 
     whole = threshold(range(len(unit)))
     of_domain = {k: threshold([i for i in range(len(unit)) if domain[i] == k]) for k in set(domain.tolist())}
@@ -137,3 +137,13 @@ def test_where_nothing_can_be_compared_the_loss_is_0_and_has_gradients(labels, r
     value.backward()
     assert value == 0
     assert (embeddings.grad == 0).all()
+
+
+def test_a_rate_of_7_percent_accepts_7_of_100_negatives():
+    assert ThresholdPenaltyLoss(far=0.07)._accepted(100) == 7
+
+
+def test_the_base_losss_check_for_finite_embeddings_is_made():
+    loss = ThresholdPenaltyLoss(SmoothAPLoss(check_finite=True))
+    with pytest.raises(ValueError, match="NaN"):
+        loss(torch.tensor([[float("nan")], [1.0]]), torch.tensor([0, 0]))

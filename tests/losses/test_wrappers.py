@@ -4,12 +4,15 @@ import pytest
 import torch
 from pytorch_metric_learning import losses as library
 from pytorch_metric_learning import miners
+from pytorch_metric_learning.distances import LpDistance
 from pytorch_metric_learning.utils.distributed import DistributedLossWrapper
 
 from isomargin.losses import (
+    ArcFaceLoss,
     CalibrationLoss,
     ClassAlignmentLoss,
     ContrastiveLoss,
+    MetricLoss,
     RecallAtKLoss,
     RoadmapLoss,
     SmoothAPLoss,
@@ -85,6 +88,7 @@ def test_references_may_come_by_place_or_by_name():
     by_name = TCMLoss()(embeddings, labels, ref_emb=references, ref_labels=reference_labels)
     assert TCMLoss()(embeddings, labels, references, reference_labels) == by_name
     assert TCMLoss()(embeddings, labels, None, references, reference_labels) == by_name
+    assert TCMLoss()(embeddings, labels, references, ref_labels=reference_labels) == by_name
 
 
 def test_references_without_gradient_get_none_and_with_one_get_theirs():
@@ -120,3 +124,56 @@ def test_the_graph_can_be_walked_twice():
     once = embeddings.grad.clone()
     value.backward()
     torch.testing.assert_close(embeddings.grad, 2 * once)
+
+
+@pytest.mark.parametrize("kind", ["hard", "semihard", "all"])
+def test_a_miners_triplets_are_those_of_the_triplet_loss_and_no_others(kind):
+    embeddings, labels = make_batch(12, rows=30)
+    chosen = miners.TripletMarginMiner(margin=0.3, distance=LpDistance(power=2), type_of_triplets=kind)(
+        embeddings, labels
+    )
+    theirs = library.TripletMarginLoss(margin=0.2, distance=LpDistance(power=2))(embeddings, labels, chosen)
+    (expected,) = torch.autograd.grad(theirs, embeddings)
+    ours = TripletLoss(margin=0.2)(embeddings, labels, chosen)
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(torch.autograd.grad(ours, embeddings)[0], expected)
+    together = (TripletLoss(margin=0.2) + 0.5 * TCMLoss())(embeddings, labels, chosen)
+    torch.testing.assert_close(together, theirs + 0.5 * TCMLoss()(embeddings, labels, chosen))
+
+
+def test_a_pair_may_be_listed_on_both_sides():
+    embeddings, labels = make_batch(13, rows=6)
+    chosen = torch.tensor([0, 1]), torch.tensor([2, 3]), torch.tensor([0, 1]), torch.tensor([2, 4])
+    loss = SmoothAPLoss(0.1)
+    assert torch.autograd.gradcheck(
+        lambda each: loss(each, labels, chosen), [embeddings.detach().double().requires_grad_()]
+    )
+
+
+def test_wrappers_take_ones_own_loss_but_none_with_proxies():
+    class Own(MetricLoss):
+        name = "own"
+
+        def compute(self, batch):
+            return batch.vectors.sum(), {}
+
+    library.CrossBatchMemory(Own(), embedding_size=6)
+    for refused in (ArcFaceLoss(4, 6), library.ArcFaceLoss(4, 6)):
+        with pytest.raises(Exception, match="not supported"):
+            library.CrossBatchMemory(refused, embedding_size=6)
+
+
+def test_what_was_kept_for_the_way_back_is_let_go_after_it():
+    embeddings, labels = make_batch(14)
+    value = (SmoothAPLoss() + TCMLoss())(embeddings, labels)
+    value.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        value.backward()
+
+
+@pytest.mark.parametrize("make", [SmoothAPLoss, TCMLoss, lambda: ArcFaceLoss(4, 6)])
+def test_a_second_derivative_is_refused_rather_than_wrong(make):
+    embeddings, labels = make_batch(15)
+    value = make()(embeddings, labels)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(value, embeddings, create_graph=True)

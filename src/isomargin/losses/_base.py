@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import torch
-from pytorch_metric_learning.losses import BaseMetricLossFunction
+from pytorch_metric_learning.losses import BaseMetricLossFunction, CrossBatchMemory, SelfSupervisedLoss
 from torch import Tensor
 
+from isomargin.losses import _settings
 from isomargin.losses._batch import Batch, read_batch
 from isomargin.losses._engine import Gradient, pair_losses
 from isomargin.losses._pairs import Pairs, Tile
@@ -16,6 +18,18 @@ if TYPE_CHECKING:
     from isomargin.losses.composition import WeightedSum
 
 Records = dict[str, Tensor]
+
+_ADMITTED: list[str] = []  # class names, for wrappers of pytorch-metric-learning that go by a list of them
+
+
+def _admit(wrapper: Any) -> None:
+    """Let a wrapper take the classes derived from `MetricLoss`, those still to come included."""
+    listed = wrapper.supported_losses()
+    wrapper.supported_losses = staticmethod(lambda: [*listed, *_ADMITTED])
+
+
+_admit(CrossBatchMemory)
+_admit(SelfSupervisedLoss)
 
 
 class MetricLoss(BaseMetricLossFunction):  # type: ignore[misc]
@@ -44,14 +58,22 @@ class MetricLoss(BaseMetricLossFunction):  # type: ignore[misc]
     weighs_samples = False
     """Whether the loss is a mean over embeddings of a loss of each, which `Batch.weights` can weigh."""
 
+    takes_references = True
+    """Whether `ref_emb` and `indices_tuple` mean something to it."""
+
     values: Records
     """What the last call gave, without gradient, for logging: `loss`, and what else a loss has to tell."""
 
     def __init__(self, check_finite: bool = False) -> None:
         torch.nn.Module.__init__(self)
         self.collect_stats = False
-        self.check_finite = check_finite
+        self.check_finite = _settings.truth(check_finite, "check_finite")
         self.values = {}
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if cls.takes_references:
+            _ADMITTED.append(cls.__name__)
 
     def forward(
         self,
@@ -92,6 +114,14 @@ class MetricLoss(BaseMetricLossFunction):  # type: ignore[misc]
         """
         return []
 
+    def extra_repr(self) -> str:
+        """Show the settings."""
+        settings = {name: getattr(self, name, self) for name in inspect.signature(type(self)).parameters}
+        if not self.check_finite:
+            settings.pop("check_finite", None)
+        shown = {name: value for name, value in settings.items() if not isinstance(value, torch.nn.Module)}
+        return ", ".join(f"{name}={value!r}" for name, value in shown.items())
+
     def __add__(self, other: object) -> WeightedSum:
         from isomargin.losses.composition import added
 
@@ -100,7 +130,7 @@ class MetricLoss(BaseMetricLossFunction):  # type: ignore[misc]
     def __radd__(self, other: object) -> WeightedSum:
         from isomargin.losses.composition import added
 
-        return added(other, self)
+        return added(self) if isinstance(other, int) and other == 0 else added(other, self)  # sum() begins with 0
 
     def __mul__(self, weight: object) -> WeightedSum:
         from isomargin.losses.composition import weighted
@@ -122,8 +152,7 @@ class PairLoss(MetricLoss):
         """Return the vectors (n, d) that are compared, with what, and which pairs are positive and negative."""
         return batch.vectors, batch.reference_vectors, batch.pairs
 
-    @property
-    def shares_points(self) -> bool:
+    def shares_points(self, batch: Batch) -> bool:
         """Whether it compares the batch as it is, so that it can share the pass with others."""
         return True
 

@@ -29,26 +29,27 @@ class Batch:
     reference_labels: Tensor | None = None
     """(m,)"""
     chosen: IndicesTuple | None = None
-    """The pairs (anchors, positives, anchors, negatives) to use; None: all."""
+    """The pairs (anchors, positives, anchors, negatives) or triplets (anchors, positives, negatives); None: all."""
     weights: Tensor | None = None
     """(n,), how much each embedding's own loss counts; None: all the same."""
-    smallest_norm: float = 1e-12
-    """Gradients are those of vectors at least this long: one of nearly no length would make them overflow."""
 
     @cached_property
     def vectors(self) -> Tensor:
         """The embeddings at length 1 (n, d); a zero vector stays one."""
-        return normalise(self.embeddings, self.smallest_norm)
+        return normalise(self.embeddings)
 
     @cached_property
     def reference_vectors(self) -> Tensor | None:
         """The references at length 1 (m, d)."""
-        return None if self.references is None else normalise(self.references, self.smallest_norm)
+        return None if self.references is None else normalise(self.references)
 
     @cached_property
     def pairs(self) -> Pairs:
         """Which pairs are positive and which negative."""
-        return Pairs.of(self.labels, self.reference_labels, self.chosen)
+        chosen = self.chosen
+        if chosen is not None and len(chosen) == 3:
+            chosen = (chosen[0], chosen[1], chosen[0], chosen[2])
+        return Pairs.of(self.labels, self.reference_labels, chosen)
 
     def weighted(self, weights: Tensor) -> Batch:
         """Return the same batch with these weights (n,), multiplied with those there are."""
@@ -60,11 +61,11 @@ def read_batch(
 ) -> Batch:
     """Check one call's input and raise `InputError`, a `ValueError`, where it cannot be used."""
     if isinstance(indices_tuple, Tensor):  # loss(embeddings, labels, ref_emb, ref_labels), without names
-        if ref_labels is not None:
+        if ref_emb is not None and ref_labels is not None:
             raise InputError("indices_tuple is a tensor: a tuple of index tensors from a miner is needed")
-        indices_tuple, ref_emb, ref_labels = None, indices_tuple, ref_emb
+        indices_tuple, ref_emb, ref_labels = None, indices_tuple, ref_emb if ref_labels is None else ref_labels
     check_embeddings(embeddings, "embeddings", check_finite)
-    labels = read_labels(labels, embeddings, "labels", "embeddings")
+    labels = read_labels(labels, embeddings, "labels", "embeddings").long()
     if (ref_emb is None) != (ref_labels is None):
         given, missing = ("ref_emb", "ref_labels") if ref_labels is None else ("ref_labels", "ref_emb")
         raise InputError(f"{given} came without {missing}: give both, or neither to compare the batch with itself")
@@ -77,16 +78,15 @@ def read_batch(
             )
         ref_labels = read_labels(ref_labels, ref_emb, "ref_labels", "ref_emb")
         ref_emb = ref_emb.to(embeddings.device)
-        ref_labels = ref_labels.to(embeddings.device)
+        ref_labels = ref_labels.to(embeddings.device, torch.int64)
     rows, columns = len(labels), len(labels if ref_labels is None else ref_labels)
     dtype = torch.float64 if embeddings.dtype == torch.float64 else torch.float32
     return Batch(
-        embeddings=embeddings.to(dtype),
+        embeddings=widen(embeddings, dtype),
         labels=labels,
-        references=None if ref_emb is None else ref_emb.to(dtype),
+        references=None if ref_emb is None else widen(ref_emb, dtype),
         reference_labels=ref_labels,
         chosen=None if indices_tuple is None else read_indices(indices_tuple, rows, columns, embeddings.device),
-        smallest_norm=1e-4 if embeddings.dtype == torch.float16 else 1e-12,
     )
 
 
@@ -130,11 +130,9 @@ def read_labels(labels: Any, embeddings: Tensor, name: str, rows_name: str) -> T
 
 
 def read_indices(indices_tuple: Any, rows: int, columns: int, device: torch.device) -> IndicesTuple:
-    """Turn a miner's pairs (4 tensors) or triplets (3) into pairs: anchors, positives, anchors, negatives."""
+    """Check a miner's pairs (4 tensors: anchors, positives, anchors, negatives) or triplets (3)."""
     if not isinstance(indices_tuple, Iterable) or len(indices := tuple(indices_tuple)) not in (3, 4):
         raise InputError("indices_tuple must hold 4 index tensors (pairs) or 3 (triplets), as miners return them")
-    if len(indices) == 3:
-        indices = (indices[0], indices[1], indices[0], indices[2])
     tensors = tuple(torch.as_tensor(each, device=device) for each in indices)
     for each in tensors:
         if each.ndim != 1 or (len(each) and (each.is_floating_point() or each.dtype == torch.bool)):
@@ -143,7 +141,7 @@ def read_indices(indices_tuple: Any, rows: int, columns: int, device: torch.devi
                 "integers in one dimension are needed"
             )
     tensors = tuple(each.long() for each in tensors)
-    for anchors, others in (tensors[:2], tensors[2:]):
+    for anchors, others in ((tensors[0], tensors[1]), (tensors[-2] if len(tensors) == 4 else tensors[0], tensors[-1])):
         if len(anchors) != len(others):
             raise InputError(
                 f"indices_tuple pairs {len(anchors)} anchors with {len(others)} others: as many are needed"
@@ -155,35 +153,93 @@ def read_indices(indices_tuple: Any, rows: int, columns: int, device: torch.devi
     return tensors
 
 
+def refuse_second_derivative() -> None:
+    """Raise in a backward pass that is itself to be differentiated: what it does is not recorded."""
+    if torch.is_grad_enabled():
+        raise RuntimeError("these losses have no second derivative: create_graph=True cannot be used with them")
+
+
+class _Widen(torch.autograd.Function):
+    """A cast whose gradient is cut to the range of the narrower type, instead of overflowing on its way back."""
+
+    @staticmethod
+    def forward(ctx: Any, narrow: Tensor, dtype: torch.dtype) -> Tensor:
+        ctx.dtype = narrow.dtype
+        return narrow.to(dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        largest = torch.finfo(ctx.dtype).max
+        return gradient.clamp(-largest, largest).to(ctx.dtype), None
+
+
+def widen(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Cast to float32 or float64, with a gradient that stays finite in the tensor's own type."""
+    if tensor.dtype == dtype:
+        return tensor
+    result: Tensor = _Widen.apply(tensor, dtype)  # type: ignore[no-untyped-call]
+    return result
+
+
+SMALLEST_NORM = 1e-12
+
+
 class _Normalise(torch.autograd.Function):
     """x / ‖x‖ without overflow or underflow; a zero vector stays zero and gets no gradient."""
 
     @staticmethod
-    def forward(ctx: Any, vectors: Tensor, smallest_norm: float) -> Tensor:
+    def forward(ctx: Any, vectors: Tensor) -> Tensor:
         largest = vectors.abs().amax(dim=1, keepdim=True) if vectors.shape[1] else vectors.new_zeros(len(vectors), 1)
         unit = vectors / largest.masked_fill(largest == 0, 1)  # the largest entry is 1: squares are safe
         length = unit.norm(dim=1, keepdim=True)
         unit = torch.div(unit, length.masked_fill(length == 0, 1))
-        norms = torch.where(largest > 0, (length * largest).clamp(smallest_norm), torch.inf)  # (n, 1)
+        norms = torch.where(largest > 0, (length * largest).clamp(SMALLEST_NORM), torch.inf)  # (n, 1)
         ctx.save_for_backward(unit, norms)
         return unit
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        refuse_second_derivative()
         unit, norms = ctx.saved_tensors
         along = (gradient * unit).sum(dim=1, keepdim=True)
-        return (gradient - along * unit) / norms, None
+        result: Tensor = (gradient - along * unit) / norms
+        return result
 
 
-def normalise(vectors: Tensor, smallest_norm: float = 1e-12) -> Tensor:
+def normalise(vectors: Tensor) -> Tensor:
     """Bring each row of (n, d) to length 1; zero rows stay zero.
 
-    The gradient is that of a vector at least `smallest_norm` long, so that it stays finite.
+    The gradient is that of a vector at least 1e-12 long, so that it stays finite.
 
     >>> normalise(torch.tensor([[3.0, 4.0], [0.0, 0.0], [1e-30, 0.0]]))
     tensor([[0.6000, 0.8000],
             [0.0000, 0.0000],
             [1.0000, 0.0000]])
     """
-    result: Tensor = _Normalise.apply(vectors, smallest_norm)  # type: ignore[no-untyped-call]
+    result: Tensor = _Normalise.apply(vectors)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Product(torch.autograd.Function):
+    """a bᵀ, in full precision back as well: autograd's own would follow an autocast around the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return a @ b.mT
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = ctx.saved_tensors
+        with torch.autocast(a.device.type, enabled=False):
+            return gradient @ b, gradient.mT @ a
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """Return a bᵀ (…, n, m) of a (…, n, d) and b (…, m, d).
+
+    >>> product(torch.eye(2), torch.ones(3, 2)).shape
+    torch.Size([2, 3])
+    """
+    result: Tensor = _Product.apply(a, b)  # type: ignore[no-untyped-call]
     return result

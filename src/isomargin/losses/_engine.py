@@ -10,33 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from isomargin.losses._batch import refuse_second_derivative
 from isomargin.losses._pairs import Pairs, Tile
+
+if TYPE_CHECKING:
+    from isomargin.losses._base import PairLoss
 
 TILE_ENTRIES = 2**21  # 8 MB of float32: elementwise work stays in the cache
 TILE_ENTRIES_ON_GPU = 2**24  # no more: float32 counts them exactly
 KEPT_ENTRIES = 2**25  # 128 MB
-
-
-class Part(Protocol):
-    """What a loss of pairs does in the two passes."""
-
-    def begin(self, pairs: Pairs, weights: Tensor | None) -> Any:
-        """Make what the forward pass collects in."""
-
-    def visit(self, tile: Tile, state: Any) -> None:
-        """Read one tile."""
-
-    def finish(self, pairs: Pairs, state: Any) -> Tensor:
-        """Return the loss, from what was collected."""
-
-    def add_gradient(self, tile: Tile, state: Any, scale: float, gradient: Gradient) -> None:
-        """Add scale times the derivative of the loss by the tile's similarities."""
 
 
 @dataclass
@@ -47,21 +34,22 @@ class Gradient:
     """(b, m); must stay 0 where a pair is not negative."""
     positives: Tensor
     """(p,)"""
+    to_itself: Tensor | None
+    """(b,) by each row's similarity to itself; None where the columns are other embeddings."""
 
 
 @dataclass
 class Run:
     """One call: the losses, the pairs, and what the forward pass leaves for the backward one."""
 
-    parts: Sequence[Part]
+    parts: Sequence[PairLoss]
     pairs: Pairs
     weights: Tensor | None
     states: list[Any] = field(default_factory=list)
-    tiles: list[Tile] | None = None
 
 
 def pair_losses(
-    parts: Sequence[Part], vectors: Tensor, references: Tensor | None, pairs: Pairs, weights: Tensor | None
+    parts: Sequence[PairLoss], vectors: Tensor, references: Tensor | None, pairs: Pairs, weights: Tensor | None
 ) -> tuple[Tensor, list[Any]]:
     """Compute the losses (parts,) of unit vectors (n, d) against references (m, d), or each other; and their states."""
     run = Run(parts, pairs, weights)
@@ -76,6 +64,7 @@ def tile_height(rows: int, columns: int, device: torch.device) -> int:
 
 
 def _make_tiles(run: Run, vectors: Tensor, columns: Tensor, whole: Tensor | None) -> Iterator[Tile]:
+    """Take the similarities tile by tile, or cut them from the whole (n, m), which is then sorted in place."""
     rows, width = run.pairs.shape
     height = tile_height(rows, width, vectors.device)
     workspace = vectors.new_empty(height * width)
@@ -85,31 +74,45 @@ def _make_tiles(run: Run, vectors: Tensor, columns: Tensor, whole: Tensor | None
         yield run.pairs.tile(start, stop, similarities, workspace)
 
 
+def _tiles_again(run: Run, whole: Tensor, positives: Tensor, to_itself: Tensor | None) -> Iterator[Tile]:
+    """Cut the tiles from what the forward pass has sorted and kept: (n, m), (p,) and (n,)."""
+    rows, width = run.pairs.shape
+    height = tile_height(rows, width, whole.device)
+    workspace = whole.new_empty(height * width)
+    counts = run.pairs.positive_counts.cumsum(0).tolist()
+    for start in range(0, rows, max(height, 1)):
+        stop = min(start + height, rows)
+        listed = positives[counts[start - 1] if start else 0 : counts[stop - 1]]
+        itself = None if to_itself is None else to_itself[start:stop]
+        yield run.pairs.sorted_tile(start, stop, whole[start:stop], listed, itself, workspace)
+
+
 class _PairLosses(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, vectors: Tensor, references: Tensor | None, run: Run) -> Tensor:
         columns = vectors if references is None else references
         rows, width = run.pairs.shape
-        entries = rows * width + 5 * (run.pairs.positive_total + rows)  # a listed positive weighs as much as five
-        keep = any(ctx.needs_input_grad) and entries <= KEPT_ENTRIES
+        keep = any(ctx.needs_input_grad) and rows * width + run.pairs.positive_total <= KEPT_ENTRIES
+        whole = vectors @ columns.T if keep else None
         run.states = [part.begin(run.pairs, run.weights) for part in run.parts]
-        tiles = []
-        for tile in _make_tiles(run, vectors, columns, vectors @ columns.T if keep else None):
+        positives, to_itself = [vectors.new_empty(0)], [vectors.new_empty(0)]
+        for tile in _make_tiles(run, vectors, columns, whole):
             for part, state in zip(run.parts, run.states, strict=True):
                 part.visit(tile, state)
             if keep:
-                tiles.append(tile)
-        run.tiles = tiles if keep else None
+                positives.append(tile.positives)
+                to_itself += [] if tile.to_itself is None else [tile.to_itself]
         finished = [part.finish(run.pairs, state) for part, state in zip(run.parts, run.states, strict=True)]
-        ctx.save_for_backward(vectors, references)
+        # Saved this way, and not with the run, they are let go as soon as the backward pass is done.
+        ctx.save_for_backward(vectors, references, whole, torch.cat(positives), torch.cat(to_itself))
         ctx.run = run
         return torch.stack([value.to(vectors) for value in finished])
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, scales: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        refuse_second_derivative()
         run: Run = ctx.run
-        vectors, references = ctx.saved_tensors
+        vectors, references, whole, positives, to_itself = ctx.saved_tensors
         columns = vectors if references is None else references
         for_vectors = torch.zeros_like(vectors) if ctx.needs_input_grad[0] else None
         for_references = torch.zeros_like(references) if ctx.needs_input_grad[1] else None
@@ -119,17 +122,31 @@ class _PairLosses(torch.autograd.Function):
             for part, state, scale in zip(run.parts, run.states, scales.tolist(), strict=True)
             if scale != 0
         ]
+        if not active:
+            return for_vectors, for_references, None
         with torch.autocast(vectors.device.type, enabled=False):
+            if whole is None:
+                tiles = _make_tiles(run, vectors, columns, None)
+            else:
+                tiles = _tiles_again(run, whole, positives, to_itself if run.pairs.with_itself else None)
             rows, width = run.pairs.shape
-            by_similarities = vectors.new_empty(tile_height(rows, width, vectors.device), width)
-            for tile in (run.tiles or _make_tiles(run, vectors, columns, None)) if active else ():
-                by_similarity = by_similarities[: tile.stop - tile.start].zero_()
-                gradient = Gradient(by_similarity, torch.zeros_like(tile.positives))
-                for part, state, scale in active:
-                    part.add_gradient(tile, state, scale, gradient)
-                by_similarity[tile.rows, tile.columns] = gradient.positives
+            buffer = vectors.new_empty(tile_height(rows, width, vectors.device), width)
+            for tile in tiles:
+                by_similarity = buffer[: tile.stop - tile.start].zero_()
+                _add_gradients(active, tile, by_similarity)
                 if for_vectors is not None:
                     for_vectors[tile.start : tile.stop].addmm_(by_similarity, columns)
                 if for_columns is not None:
                     for_columns.addmm_(by_similarity.T, vectors[tile.start : tile.stop])
         return for_vectors, for_references, None
+
+
+def _add_gradients(active: list[tuple[PairLoss, Any, float]], tile: Tile, by_similarity: Tensor) -> None:
+    """Add the derivative of all losses, each times its scale, by a tile's similarities (b, m)."""
+    to_itself = None if tile.to_itself is None else torch.zeros_like(tile.to_itself)
+    gradient = Gradient(by_similarity, torch.zeros_like(tile.positives), to_itself)
+    for part, state, scale in active:
+        part.add_gradient(tile, state, scale, gradient)
+    by_similarity[tile.rows, tile.columns] += gradient.positives
+    if to_itself is not None:
+        by_similarity.diagonal(tile.start).add_(to_itself)

@@ -33,6 +33,8 @@ class Tile:
     """(b,) how many positives each row has."""
     to_itself: Tensor | None
     """(b,) each row's similarity to itself; None where the columns are other embeddings."""
+    has_negatives: bool
+    """Whether any pair is negative."""
     workspace: Tensor
     """(at least b · m,) for results of that size that are not kept; all tiles of a pass share it."""
 
@@ -83,8 +85,6 @@ class Pairs:
     def of(cls, labels: Tensor, reference_labels: Tensor | None, chosen: tuple[Tensor, ...] | None) -> Pairs:
         """Read them off labels (n,) and (m,), and off the chosen (anchors, positives, anchors, negatives)."""
         columns = labels if reference_labels is None else reference_labels
-        if reference_labels is not None and reference_labels.dtype != labels.dtype:
-            labels, columns = labels.long(), columns.long()
         both = labels if reference_labels is None else torch.cat([labels, columns])
         names, classes = torch.unique(both, return_inverse=True)
         masks: list[Tensor | None] = [None, None]
@@ -153,31 +153,40 @@ class Pairs:
 
     def tile(self, start: int, stop: int, similarities: Tensor, workspace: Tensor) -> Tile:
         """Sort the similarities (b, m) of the rows start..stop; they are overwritten."""
-        if self.chosen_positives is not None and self.chosen_negatives is not None:
-            rows, columns = self.chosen_positives[start:stop].nonzero(as_tuple=True)
-            positives = similarities[rows, columns]
-            to_itself = similarities.diagonal(start).clone() if self.with_itself else None
-            negatives = similarities.masked_fill_(~self.chosen_negatives[start:stop], -INFINITY)
-            counts = self.positive_counts[start:stop]
-            return Tile(start, stop, negatives, positives, rows, columns, counts, to_itself, workspace)
-        rows, columns = self.same_class(start, stop)
+        rows, columns = self.positives(start, stop)
         flat = rows * similarities.shape[1] + columns
         entries = similarities.view(-1)
         positives = entries.index_select(0, flat)
-        negatives = entries.index_fill_(0, flat, -INFINITY).view_as(similarities)
-        to_itself = None
-        if self.with_itself:
-            itself = columns == rows + start
-            to_itself = positives[itself]
-            rows, columns, positives = rows[~itself], columns[~itself], positives[~itself]
-        counts = self.positive_counts[start:stop]
-        return Tile(start, stop, negatives, positives, rows, columns, counts, to_itself, workspace)
+        to_itself = similarities.diagonal(start).clone() if self.with_itself else None
+        if self.chosen_negatives is not None:
+            similarities.masked_fill_(~self.chosen_negatives[start:stop], -INFINITY)
+        else:
+            entries.index_fill_(0, flat, -INFINITY)
+            if self.with_itself:
+                similarities.diagonal(start).fill_(-INFINITY)
+        return self.sorted_tile(start, stop, similarities, positives, to_itself, workspace)
 
-    def same_class(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """List rows (counted from start) and columns of all pairs of one class."""
+    def sorted_tile(
+        self, start: int, stop: int, negatives: Tensor, positives: Tensor, to_itself: Tensor | None, workspace: Tensor
+    ) -> Tile:
+        """Make a tile of similarities that are sorted already."""
+        rows, columns = self.positives(start, stop)
+        counts = self.positive_counts[start:stop]
+        some = bool(self.negative_counts[start:stop].any())
+        return Tile(start, stop, negatives, positives, rows, columns, counts, to_itself, some, workspace)
+
+    def positives(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """List rows (counted from start) and columns of the positive pairs of the rows start..stop."""
+        if self.chosen_positives is not None:
+            rows, columns = self.chosen_positives[start:stop].nonzero(as_tuple=True)
+            return rows, columns
         classes = self.row_classes[start:stop]
         sizes = self.class_sizes[classes]
         rows = torch.repeat_interleave(torch.arange(stop - start, device=classes.device), sizes)
         before = sizes.cumsum(0) - sizes
         within = torch.arange(len(rows), device=rows.device) - before[rows]
-        return rows, self.columns_by_class[self.class_starts[classes][rows] + within]
+        columns = self.columns_by_class[self.class_starts[classes][rows] + within]
+        if not self.with_itself:
+            return rows, columns
+        others = columns != rows + start
+        return rows[others], columns[others]

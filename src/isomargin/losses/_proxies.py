@@ -15,7 +15,7 @@ from torch import Tensor
 from isomargin.errors import InputError
 from isomargin.losses import _settings
 from isomargin.losses._base import MetricLoss, Records
-from isomargin.losses._batch import Batch, normalise
+from isomargin.losses._batch import Batch, normalise, product
 
 
 class ProxyLoss(MetricLoss):
@@ -26,7 +26,8 @@ class ProxyLoss(MetricLoss):
     """
 
     weighs_samples = True
-    inner: torch.nn.Module
+    takes_references = False
+    inner: Any
 
     def __init__(self, num_classes: int, embedding_size: int, learning_rate_factor: float, check_finite: bool) -> None:
         super().__init__(check_finite)
@@ -34,9 +35,14 @@ class ProxyLoss(MetricLoss):
         self.embedding_size = _settings.whole(embedding_size, "embedding_size")
         self.learning_rate_factor = _settings.above_zero(learning_rate_factor, "learning_rate_factor")
 
+    @property
+    def proxy_parameter(self) -> Tensor:
+        """The one parameter, whatever its layout."""
+        raise NotImplementedError
+
     def compute(self, batch: Batch) -> tuple[Tensor, Records]:
         """Check the batch and compute the loss of its normalised vectors; that of no rows is 0."""
-        proxies = next(self.parameters())
+        proxies = self.proxy_parameter
         self._check(batch, proxies)
         vectors = batch.vectors.to(proxies.dtype)  # before the library sees them, which would cast the proxies instead
         if not len(vectors):
@@ -50,7 +56,7 @@ class ProxyLoss(MetricLoss):
 
     def sample_losses(self, vectors: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of each sample (n,), from vectors (n, d) of length 1 and labels (n,)."""
-        losses: Tensor = self.inner.compute_loss(vectors, labels, None, vectors, labels)["loss"]["losses"]  # type: ignore[operator]
+        losses: Tensor = self.inner.compute_loss(vectors, labels, None, vectors, labels)["loss"]["losses"]
         return losses
 
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
@@ -87,31 +93,6 @@ class ProxyLoss(MetricLoss):
                 f"labels holds {int(outside[0])}: labels from 0 to {self.num_classes - 1} are needed for the "
                 f"{self.num_classes} class{'es' if self.num_classes > 1 else ''} of {name}"
             )
-
-
-class _Product(torch.autograd.Function):
-    """a bᵀ, in full precision back as well: autograd's own would follow an autocast around the backward pass."""
-
-    @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
-        ctx.save_for_backward(a, b)
-        return a @ b.mT
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        a, b = ctx.saved_tensors
-        with torch.autocast(a.device.type, enabled=False):
-            return gradient @ b, gradient.mT @ a
-
-
-def product(a: Tensor, b: Tensor) -> Tensor:
-    """Return a bᵀ (…, n, m) of a (…, n, d) and b (…, m, d).
-
-    >>> product(torch.eye(2), torch.ones(3, 2)).shape
-    torch.Size([2, 3])
-    """
-    result: Tensor = _Product.apply(a, b)  # type: ignore[no-untyped-call]
-    return result
 
 
 class Cosine(distances.CosineSimilarity):  # type: ignore[misc]

@@ -92,6 +92,8 @@ class RankLoss(PairLoss):
             others = self._differences_of_positives(ranked, slot)
             positive_ranks[:, slot] += self.positive_step_(others).sum(dim=1)
             rows = _rows_with(threshold)
+            if not tile.has_negatives:
+                continue
             if rows is None:
                 above[:, slot] = self.step_(_differences(tile, threshold)).sum(dim=1)
             else:
@@ -125,6 +127,8 @@ class RankLoss(PairLoss):
                 for_positives += forces.mul_(by_positive_ranks[:, slot : slot + 1])
                 for_thresholds[:, slot] -= forces.sum(dim=1)
             rows = _rows_with(threshold)
+            if not tile.has_negatives:
+                continue
             if rows is None:
                 forces = self.step_slope_(_differences(tile, threshold)).mul_(by_above[:, slot : slot + 1])
                 gradient.negatives.add_(forces)
@@ -134,8 +138,11 @@ class RankLoss(PairLoss):
                 forces.mul_(by_above[rows, slot : slot + 1])
                 gradient.negatives.index_add_(0, rows, forces)
                 for_thresholds[rows, slot] -= forces.sum(dim=1)
-        # What a query's similarity to itself would get is left out: it is 1 whatever the embedding.
         gradient.positives += tile.unpad(for_thresholds[:, : tile.most] + for_positives[:, : tile.most])
+        if self.include_query and gradient.to_itself is not None:  # its column is the last
+            gradient.to_itself += for_positives[:, -1]
+            if self.query_is_ranked:
+                gradient.to_itself += for_thresholds[:, -1]
 
     def _set_out(self, tile: Tile) -> Ranked:
         thresholds, positives = tile.pad(tile.positives, INFINITY), tile.pad(tile.positives, -INFINITY)

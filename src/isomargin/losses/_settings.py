@@ -31,6 +31,13 @@ def above_zero(value: Any, name: str) -> float:
     return float(value)
 
 
+def temperature(value: Any, name: str) -> float:
+    """Return a number from 1e-4 to 100: beyond, float32 could not tell similarities apart."""
+    if not 1e-4 <= number(value, name) <= 100:
+        raise InputError(f"{name} is {value}: a number from 0.0001 to 100 is needed")
+    return float(value)
+
+
 def cosine(value: Any, name: str) -> float:
     """Return a number from -1 to 1."""
     if not -1 <= number(value, name) <= 1:

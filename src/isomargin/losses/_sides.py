@@ -102,6 +102,47 @@ class SidedLoss(PairLoss):
                 gradient.negatives[:, columns].add_(slopes, alpha=times * scale * self.negative_weight / negative)
 
 
+class MarginLoss(SidedLoss):
+    """Terms m⁺ − s of positives below one cosine margin and s − m⁻ of negatives beyond another; the rest has none."""
+
+    margin_is_hard = False
+    """Whether a pair exactly at its margin counts as a violation."""
+    hard_only = True
+
+    def __init__(self, positive_margin: float, negative_margin: float, reduction: str, check_finite: bool) -> None:
+        super().__init__(reduction, check_finite)
+        self.positive_margin, self.negative_margin = _settings.margins(positive_margin, negative_margin)
+
+    def positive_terms(self, similarities: Tensor) -> tuple[float, float]:
+        """Sum what is missing to m⁺."""
+        short = self.positive_margin - similarities
+        hard = float((short >= 0 if self.margin_is_hard else short > 0).sum())
+        return float((short.relu_() if self.hard_only else short).sum()), hard
+
+    def negative_terms(self, similarities: Tensor, scratch: Tensor) -> tuple[float, float]:
+        """Sum what is beyond m⁻."""
+        # Ones and zeros as floats: several times as fast as booleans, and exact for the 2²⁴ entries a tile may have.
+        hard = float(self._beyond(similarities, self.negative_margin, scratch).sum())
+        if not self.hard_only:
+            return float((similarities - self.negative_margin).nan_to_num_(neginf=0.0).sum()), hard
+        if not hard:
+            return 0.0, 0.0
+        excess = torch.sub(similarities, self.negative_margin, out=scratch)
+        return float(excess.relu_().sum()), hard
+
+    def positive_slopes(self, similarities: Tensor) -> Tensor:
+        """Pull every hard pair together with the same force."""
+        largest = -self.positive_margin if self.hard_only else -2.0
+        return -self._beyond(-similarities, largest, torch.empty_like(similarities))
+
+    def negative_slopes(self, similarities: Tensor, scratch: Tensor) -> Tensor:
+        """Push every hard pair apart with the same force."""
+        return self._beyond(similarities, self.negative_margin if self.hard_only else -2.0, scratch)  # -2: all but -inf
+
+    def _beyond(self, similarities: Tensor, margin: float, scratch: Tensor) -> Tensor:
+        return (torch.ge if self.margin_is_hard else torch.gt)(similarities, margin, out=scratch)
+
+
 def _each_pair_once(tile: Tile, pairs: Pairs) -> list[tuple[int, slice]]:
     """Choose the columns to look at, and how many times each pair found there counts.
 

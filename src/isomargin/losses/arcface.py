@@ -44,7 +44,29 @@ def _angle(value: Any, name: str) -> float:
     return float(value)
 
 
-class ArcFaceLoss(ProxyLoss):
+class _AngularLoss(ProxyLoss):
+    def _take(self, library_loss: Any, scale: float, margin: float, **more: int) -> None:
+        """Make the library's loss with these settings the inner one."""
+        self.scale = _settings.above_zero(scale, "scale")
+        self.margin = _angle(margin, "margin")
+        self.inner = library_loss(
+            num_classes=self.num_classes,
+            embedding_size=self.embedding_size,
+            scale=self.scale,
+            margin=self.margin,
+            distance=Cosine(),
+            weight_init_func=partial(torch.nn.init.normal_, std=0.01),
+            **more,
+        )
+
+    @property
+    def proxy_parameter(self) -> Tensor:
+        """The proxies."""
+        parameter: Tensor = self.inner.W
+        return parameter
+
+
+class ArcFaceLoss(_AngularLoss):
     """ArcFace: a softmax over the classes' proxies, with a margin that is added to the angle of the own class.
 
     With θ_c the angle between an embedding and the proxy of class c, y its class, s the scale and m the margin:
@@ -80,19 +102,10 @@ class ArcFaceLoss(ProxyLoss):
         check_finite: bool = False,
     ) -> None:
         super().__init__(num_classes, embedding_size, learning_rate_factor, check_finite)
-        self.scale = _settings.above_zero(scale, "scale")
-        self.margin = _angle(margin, "margin")
-        self.inner = _ArcFace(
-            num_classes=self.num_classes,
-            embedding_size=self.embedding_size,
-            scale=self.scale,
-            margin=self.margin,
-            distance=Cosine(),
-            weight_init_func=partial(torch.nn.init.normal_, std=0.01),
-        )
+        self._take(_ArcFace, scale, margin)
 
 
-class SubCenterArcFaceLoss(ProxyLoss):
+class SubCenterArcFaceLoss(_AngularLoss):
     """Sub-centre ArcFace: `ArcFaceLoss` with several proxies a class, of which the nearest to an embedding counts.
 
     With θ_ck the angle between an embedding and proxy k of class c, ArcFace's formula for cos θ_c = max_k cos θ_ck.
@@ -126,14 +139,4 @@ class SubCenterArcFaceLoss(ProxyLoss):
     ) -> None:
         super().__init__(num_classes, embedding_size, learning_rate_factor, check_finite)
         self.sub_centers = _settings.whole(sub_centers, "sub_centers")
-        self.scale = _settings.above_zero(scale, "scale")
-        self.margin = _angle(margin, "margin")
-        self.inner = _SubCenterArcFace(
-            num_classes=self.num_classes,
-            embedding_size=self.embedding_size,
-            sub_centers=self.sub_centers,
-            scale=self.scale,
-            margin=self.margin,
-            distance=Cosine(),
-            weight_init_func=partial(torch.nn.init.normal_, std=0.01),
-        )
+        self._take(_SubCenterArcFace, scale, margin, sub_centers=self.sub_centers)

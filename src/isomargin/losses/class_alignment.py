@@ -72,7 +72,7 @@ class ClassAlignmentLoss(PairLoss):
         super().__init__(check_finite)
         self.positive_weight = _settings.at_least_zero(positive_weight, "positive_weight")
         self.negative_weight = _settings.at_least_zero(negative_weight, "negative_weight")
-        self.temperature = _settings.above_zero(temperature, "temperature")
+        self.temperature = _settings.temperature(temperature, "temperature")
         self.scale_free = _settings.truth(scale_free, "scale_free")
 
     def begin(self, pairs: Pairs, weights: Tensor | None) -> _State:
@@ -136,13 +136,6 @@ class ClassAlignmentLoss(PairLoss):
         largest = largest.nan_to_num(neginf=0.0)
         sums = torch.zeros_like(largest).index_add_(0, pairs.row_classes, (rows - largest[pairs.row_classes]).exp())
         return largest + sums.log()
-
-    def extra_repr(self) -> str:
-        """Show the settings."""
-        return (
-            f"positive_weight={self.positive_weight}, negative_weight={self.negative_weight}, "
-            f"temperature={self.temperature}, scale_free={self.scale_free}"
-        )
 
 
 def _log_sum_exp(values: Tensor) -> Tensor:

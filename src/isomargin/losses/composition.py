@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
-from pytorch_metric_learning.losses import BaseMetricLossFunction
 from torch import Tensor
 
 from isomargin.errors import InputError
@@ -33,33 +33,52 @@ class WeightedSum(MetricLoss):
 
     def __init__(self, parts: list[torch.nn.Module], weights: list[float], check_finite: bool = False) -> None:
         super().__init__(check_finite or any(getattr(part, "check_finite", False) for part in parts))
+        if not parts or len(parts) != len(weights):
+            raise InputError(f"{len(parts)} losses came with {len(weights)} weights: one weight a loss is needed")
         self.parts = torch.nn.ModuleList(parts)
-        self.weights = weights
+        self.weights = [_settings.at_least_zero(weight, "weight") for weight in weights]
         self.names = _distinct([getattr(part, "name", type(part).__name__) for part in parts])
 
     def compute(self, batch: Batch) -> tuple[Tensor, Records]:
         """Compute the parts, those of the same pairs together, and their weighted sum."""
-        values: dict[int, Tensor] = {}
-        records: dict[int, Records] = {}
-        shared = [i for i, part in enumerate(self.parts) if isinstance(part, PairLoss) and part.shares_points]
+        shared = [part for part in self.leaves() if isinstance(part, PairLoss) and part.shares_points(batch)]
+        results: dict[int, tuple[Tensor, Records]] = {}
         if shared:
-            together, told = compute_together([self.parts[i] for i in shared], batch)  # type: ignore[misc]
-            values.update(zip(shared, together, strict=True))
-            records.update(zip(shared, told, strict=True))
-        for i, part in enumerate(self.parts):
-            if i not in values:
-                values[i], records[i] = compute_any(part, batch)
-        total = sum(weight * values[i] for i, weight in enumerate(self.weights))
+            values, records = compute_together(shared, batch)
+            results = {id(part): each for part, *each in zip(shared, values, records, strict=True)}  # type: ignore[misc]
+        return self.assemble(batch, results)
+
+    def leaves(self) -> list[torch.nn.Module]:
+        """List the parts, and those of parts that are sums, each once."""
+        parts: dict[int, torch.nn.Module] = {}
+        for part in self.parts:
+            for leaf in part.leaves() if isinstance(part, WeightedSum) else [part]:
+                parts[id(leaf)] = leaf
+        return list(parts.values())
+
+    def assemble(self, batch: Batch, results: dict[int, tuple[Tensor, Records]]) -> tuple[Tensor, Records]:
+        """Add up, taking the results there are and computing the others."""
+        values: list[Tensor] = []
         kept: Records = {}
-        for i, name in enumerate(self.names):
-            kept[name] = values[i].detach()
-            kept.update({f"{name}.{what}": value for what, value in records[i].items()})
-        return total, kept  # type: ignore[return-value]
+        for part, name in zip(self.parts, self.names, strict=True):
+            if isinstance(part, WeightedSum):
+                value, told = part.assemble(batch, results)
+            else:
+                if id(part) not in results:
+                    results[id(part)] = compute_any(part, batch)
+                value, told = results[id(part)]
+            values.append(value)
+            kept[name] = value.detach()
+            kept.update({f"{name}.{what}": each for what, each in told.items()})
+            if isinstance(part, MetricLoss):
+                part.values = {"loss": value.detach(), **told}
+        total: Tensor = sum(weight * value for weight, value in zip(self.weights, values, strict=True))  # type: ignore[assignment]
+        return total, kept
 
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
-        """List the parts' parameters; those of losses from elsewhere at the model's rate."""
+        """List the parts' parameters, each once; those of losses from elsewhere at the model's rate."""
         groups: list[dict[str, Any]] = []
-        for part in self.parts:
+        for part in self.leaves():
             if isinstance(part, MetricLoss):
                 groups += part.parameter_groups(learning_rate)
             elif parameters := list(part.parameters()):
@@ -77,20 +96,20 @@ def compute_any(part: torch.nn.Module, batch: Batch) -> tuple[Tensor, Records]:
         return part.compute(batch)
     if batch.weights is not None:
         raise InputError(f"{type(part).__name__} cannot weigh its samples")
-    given = batch.references is not None or batch.chosen is not None
-    if isinstance(part, BaseMetricLossFunction) or given:
-        value = part(batch.embeddings, batch.labels, batch.chosen, batch.references, batch.reference_labels)
-    else:
-        value = part(batch.embeddings, batch.labels)
-    return value, {}
+    if batch.references is None and batch.chosen is None:
+        return part(batch.embeddings, batch.labels), {}
+    if "ref_emb" not in inspect.signature(part.forward).parameters:
+        raise InputError(f"{type(part).__name__} takes no ref_emb or indices_tuple, which this sum was called with")
+    given = {"indices_tuple": batch.chosen, "ref_emb": batch.references, "ref_labels": batch.reference_labels}
+    return part(batch.embeddings, batch.labels, **given), {}
 
 
 def added(*losses: object) -> WeightedSum:
-    """Add losses; sums among them are taken apart, so that (a + b) + c has three parts."""
+    """Add losses; plain sums among them are taken apart, so that (a + b) + c has three parts."""
     parts: list[torch.nn.Module] = []
     weights: list[float] = []
     for loss in losses:
-        if isinstance(loss, WeightedSum):
+        if type(loss) is WeightedSum:
             parts += list(loss.parts)
             weights += loss.weights
         elif isinstance(loss, torch.nn.Module):

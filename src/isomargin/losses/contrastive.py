@@ -55,10 +55,6 @@ class ContrastiveLoss(SidedLoss):
         distances = _distances(similarities, scratch)
         return torch.where(distances > 0, (self.margin - distances).relu_() / distances, 0.0)
 
-    def extra_repr(self) -> str:
-        """Show the settings."""
-        return f"margin={self.margin}, reduction={self.reduction!r}"
-
 
 def _distances(similarities: Tensor, scratch: Tensor) -> Tensor:
     """Return d = √(2 − 2s) in the scratch, infinite where s is -inf."""

@@ -60,6 +60,12 @@ class ProxyAnchorLoss(ProxyLoss):
             distance=Cosine(),
         )
 
+    @property
+    def proxy_parameter(self) -> Tensor:
+        """The proxies."""
+        parameter: Tensor = self.inner.proxies
+        return parameter
+
     def batch_loss(self, vectors: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
         """Return the library's loss of the whole batch."""
         value: Tensor = self.inner(vectors, labels)

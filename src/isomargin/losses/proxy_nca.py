@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from isomargin.losses import _settings
-from isomargin.losses._batch import normalise
-from isomargin.losses._proxies import ProxyLoss, product
+from isomargin.losses._batch import normalise, product
+from isomargin.losses._proxies import ProxyLoss
 
 
 class _NearestProxyLoss(ProxyLoss):
@@ -17,6 +17,12 @@ class _NearestProxyLoss(ProxyLoss):
     def __init__(self, num_classes: int, embedding_size: int, learning_rate_factor: float, check_finite: bool) -> None:
         super().__init__(num_classes, embedding_size, learning_rate_factor, check_finite)
         self.proxies = torch.nn.Parameter(torch.randn(self.num_classes, self.embedding_size) / 8)
+
+    @property
+    def proxy_parameter(self) -> Tensor:
+        """The proxies."""
+        parameter: Tensor = self.proxies
+        return parameter
 
     def similarities(self, vectors: Tensor) -> Tensor:
         """Return the cosine similarity of each vector with each proxy (n, num_classes)."""
@@ -105,7 +111,7 @@ class ProxyNCAPlusPlusLoss(_NearestProxyLoss):
         check_finite: bool = False,
     ) -> None:
         super().__init__(num_classes, embedding_size, learning_rate_factor, check_finite)
-        self.temperature = _settings.above_zero(temperature, "temperature")
+        self.temperature = _settings.temperature(temperature, "temperature")
 
     def sample_losses(self, vectors: Tensor, labels: Tensor) -> Tensor:
         """Return minus the logarithm of the own proxy's probability (n,)."""

@@ -31,10 +31,11 @@ class RecallAtKLoss(RankLoss):
     temperature: τ of the ranks.
     rank_temperature: τ_rank, in places.
     simix: mix all pairs of a class, αx + (1 − α)y with α uniform in (0, 1), and let the results (not normalised again)
-        join the batch as further images of the class: 4 images become 10. With references they join the queries alone.
+        join the batch as further images of the class: 4 images become 10. With references they join the queries alone;
+        with `indices_tuple`, and so in a cross-batch memory, it cannot be used.
     include_query: let the query itself take a place above its positives, as the authors' code does.
     seed: of the α. They are a function of it and of the number of calls so far (kept in `state_dict`), so that several
-        processes draw the same.
+        processes draw the same. Activation checkpointing around the loss would call it twice: checkpoint the model.
     check_finite: raise, with the rows, where embeddings hold NaN or infinity.
 
     >>> loss = RecallAtKLoss(k=(1, 2))
@@ -61,16 +62,15 @@ class RecallAtKLoss(RankLoss):
         self.k = tuple(_settings.whole(each, "k") for each in (k if isinstance(k, Iterable) else [k]))
         if not self.k:
             raise InputError("k is empty: at least one number of neighbours is needed")
-        self.temperature = _settings.above_zero(temperature, "temperature")
-        self.rank_temperature = _settings.above_zero(rank_temperature, "rank_temperature")
+        self.temperature = _settings.temperature(temperature, "temperature")
+        self.rank_temperature = _settings.temperature(rank_temperature, "rank_temperature")
         self.simix = _settings.truth(simix, "simix")
         self.weighs_samples = not simix
         self.seed = _settings.whole(seed, "seed", least=0)
         self.calls: Tensor
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
 
-    @property
-    def shares_points(self) -> bool:
+    def shares_points(self, batch: Batch) -> bool:
         """With SiMix it compares more points than others do."""
         return not self.simix
 
@@ -80,7 +80,7 @@ class RecallAtKLoss(RankLoss):
             return super().points(batch)
         if batch.chosen is not None:
             raise InputError("simix adds embeddings that indices_tuple does not know: use one or the other")
-        rows, columns = Pairs.of(batch.labels, None, None).same_class(0, len(batch.labels))
+        rows, columns = Pairs.of(batch.labels, None, None).positives(0, len(batch.labels))
         rows, columns = rows[rows < columns], columns[rows < columns]
         weights = self.mixing_weights(len(rows)).to(batch.vectors)[:, None]
         mixed = torch.lerp(batch.vectors[columns], batch.vectors[rows], weights)
@@ -118,10 +118,3 @@ class RecallAtKLoss(RankLoss):
             slopes += force * (found < k)[:, None]
         slopes /= len(self.k)
         return 1 - recalls / len(self.k), slopes, slopes
-
-    def extra_repr(self) -> str:
-        """Show the settings."""
-        return (
-            f"k={self.k}, temperature={self.temperature}, rank_temperature={self.rank_temperature}, "
-            f"simix={self.simix}, include_query={self.include_query}, seed={self.seed}"
-        )

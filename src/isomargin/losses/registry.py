@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from pytorch_metric_learning.losses import CrossBatchMemory, SelfSupervisedLoss
 
 from isomargin.errors import InputError
 from isomargin.losses._base import MetricLoss
 from isomargin.losses.arcface import ArcFaceLoss, SubCenterArcFaceLoss
 from isomargin.losses.calibration import CalibrationLoss
 from isomargin.losses.class_alignment import ClassAlignmentLoss
-from isomargin.losses.composition import WeightedSum, added, weighted
+from isomargin.losses.composition import added, weighted
 from isomargin.losses.contrastive import ContrastiveLoss
 from isomargin.losses.proxy_anchor import ProxyAnchorLoss
 from isomargin.losses.proxy_nca import ProxyNCALoss, ProxyNCAPlusPlusLoss
@@ -122,13 +121,3 @@ def _nearest(name: str, known: list[str]) -> str:
     """Suggest what may have been meant, else list what there is."""
     close = difflib.get_close_matches(name.lower(), known, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
-
-
-def _admit(wrapper: Any) -> None:
-    """Let a wrapper of pytorch-metric-learning take these losses: it goes by a list of class names."""
-    names = [*wrapper.supported_losses(), WeightedSum.__name__, *(each.__name__ for each in REGISTRY.values())]
-    wrapper.supported_losses = staticmethod(lambda: names)
-
-
-_admit(CrossBatchMemory)
-_admit(SelfSupervisedLoss)

@@ -34,7 +34,7 @@ class SmoothAPLoss(RankLoss):
 
     def __init__(self, temperature: float = 0.01, include_query: bool = False, check_finite: bool = False) -> None:
         super().__init__(_settings.truth(include_query, "include_query"), check_finite)
-        self.temperature = _settings.above_zero(temperature, "temperature")
+        self.temperature = _settings.temperature(temperature, "temperature")
 
     def step_(self, differences: Tensor) -> Tensor:
         """Count softly what is above."""
@@ -49,7 +49,3 @@ class SmoothAPLoss(RankLoss):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return 1 − AP."""
         return average_precision_losses(positive_ranks, above, ranked)
-
-    def extra_repr(self) -> str:
-        """Show the settings."""
-        return f"temperature={self.temperature}, include_query={self.include_query}"

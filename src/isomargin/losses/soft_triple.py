@@ -7,8 +7,8 @@ from pytorch_metric_learning import losses as library
 from torch import Tensor
 
 from isomargin.losses import _settings
-from isomargin.losses._batch import normalise
-from isomargin.losses._proxies import Cosine, ProxyLoss, product
+from isomargin.losses._batch import normalise, product
+from isomargin.losses._proxies import Cosine, ProxyLoss
 
 
 class SoftTripleLoss(ProxyLoss):
@@ -40,8 +40,6 @@ class SoftTripleLoss(ProxyLoss):
 
     name = "soft_triple"
 
-    inner: library.SoftTripleLoss
-
     def __init__(
         self,
         num_classes: int,
@@ -69,6 +67,12 @@ class SoftTripleLoss(ProxyLoss):
             margin=self.margin,
             distance=Cosine(),
         )
+
+    @property
+    def proxy_parameter(self) -> Tensor:
+        """The proxies."""
+        parameter: Tensor = self.inner.fc
+        return parameter
 
     def batch_loss(self, vectors: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
         """Return the mean of the samples' losses and the centres' term."""

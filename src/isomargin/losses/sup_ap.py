@@ -41,7 +41,7 @@ class SupAPLoss(RankLoss):
         check_finite: bool = False,
     ) -> None:
         super().__init__(_settings.truth(include_query, "include_query"), check_finite)
-        self.temperature = _settings.above_zero(temperature, "temperature")
+        self.temperature = _settings.temperature(temperature, "temperature")
         self.slope = _settings.at_least_zero(slope, "slope")
         self.delta = _settings.at_least_zero(delta, "delta")
         self.offset = _settings.at_least_zero(offset, "offset")
@@ -71,10 +71,3 @@ class SupAPLoss(RankLoss):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return 1 − AP."""
         return average_precision_losses(positive_ranks, above, ranked)
-
-    def extra_repr(self) -> str:
-        """Show the settings."""
-        return (
-            f"temperature={self.temperature}, slope={self.slope}, delta={self.delta}, offset={self.offset}, "
-            f"include_query={self.include_query}"
-        )

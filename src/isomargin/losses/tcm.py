@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from isomargin.losses import _settings
 from isomargin.losses._base import Records
 from isomargin.losses._pairs import Pairs
-from isomargin.losses._sides import SidedLoss, Sides
+from isomargin.losses._sides import MarginLoss, Sides
 
 
-class TCMLoss(SidedLoss):
+class TCMLoss(MarginLoss):
     """The Threshold-Consistent Margin, to be added to a base loss.
 
     With S⁺ and S⁻ the similarities of positive and negative pairs, m⁺ and m⁻ the margins, λ⁺ and λ⁻ the weights:
 
         λ⁺ · Σ_{s ∈ S⁺, s ≤ m⁺} (m⁺ − s) / #{s ∈ S⁺: s ≤ m⁺}  +  λ⁻ · Σ_{s ∈ S⁻, s ≥ m⁻} (s − m⁻) / #{s ∈ S⁻: s ≥ m⁻}
 
-    A side without hard pairs contributes 0. After a call `values` has `hard_positives` and `hard_negatives`, each
-    unordered pair counted once.
+    A side without hard pairs contributes 0. After a call `values` has `hard_positives` and `hard_negatives`, each pair
+    of the batch counted once; with `ref_emb` or `indices_tuple`, as many as these list.
 
     Parameters
     ----------
@@ -38,6 +37,7 @@ class TCMLoss(SidedLoss):
     """
 
     name = "tcm"
+    margin_is_hard = True
 
     def __init__(
         self,
@@ -48,50 +48,15 @@ class TCMLoss(SidedLoss):
         hard_only: bool = True,
         check_finite: bool = False,
     ) -> None:
-        super().__init__("violating", check_finite)
-        self.positive_margin, self.negative_margin = _settings.margins(positive_margin, negative_margin)
+        super().__init__(positive_margin, negative_margin, "violating", check_finite)
         self.positive_weight = _settings.at_least_zero(positive_weight, "positive_weight")
         self.negative_weight = _settings.at_least_zero(negative_weight, "negative_weight")
         self.hard_only = _settings.truth(hard_only, "hard_only")
-
-    def positive_terms(self, similarities: Tensor) -> tuple[float, float]:
-        """Sum what is missing to m⁺."""
-        short = self.positive_margin - similarities
-        hard = float((short >= 0).sum())
-        return float((short.relu_() if self.hard_only else short).sum()), hard
-
-    def negative_terms(self, similarities: Tensor, scratch: Tensor) -> tuple[float, float]:
-        """Sum what is beyond m⁻."""
-        # Ones and zeros as floats: several times as fast as booleans, and exact for the 2²⁴ entries a tile may have.
-        hard = float(torch.ge(similarities, self.negative_margin, out=scratch).sum())
-        if not self.hard_only:
-            return float((similarities - self.negative_margin).nan_to_num_(neginf=0.0).sum()), hard
-        if not hard:
-            return 0.0, 0.0
-        excess = torch.sub(similarities, self.negative_margin, out=scratch)
-        return float(excess.relu_().sum()), hard
-
-    def positive_slopes(self, similarities: Tensor) -> Tensor:
-        """Pull every hard pair together with the same force."""
-        return -(similarities <= (self.positive_margin if self.hard_only else 2.0)).to(similarities)
-
-    def negative_slopes(self, similarities: Tensor, scratch: Tensor) -> Tensor:
-        """Push every hard pair apart with the same force."""
-        least = self.negative_margin if self.hard_only else -2.0  # -2: all but the -inf
-        return torch.ge(similarities, least, out=scratch)
 
     def records(self, pairs: Pairs, state: Sides) -> Records:
         """Tell how many hard pairs each side had."""
         times = 2 if pairs.counted_from_both_ends else 1
         return {
-            "hard_positives": torch.tensor(round(state.positive_violations / times)),
-            "hard_negatives": torch.tensor(round(state.negative_violations / times)),
+            "hard_positives": torch.tensor(round(state.positive_violations / times), device=pairs.row_classes.device),
+            "hard_negatives": torch.tensor(round(state.negative_violations / times), device=pairs.row_classes.device),
         }
-
-    def extra_repr(self) -> str:
-        """Show the settings."""
-        return (
-            f"positive_margin={self.positive_margin}, negative_margin={self.negative_margin}, "
-            f"positive_weight={self.positive_weight}, negative_weight={self.negative_weight}, "
-            f"hard_only={self.hard_only}"
-        )

@@ -30,8 +30,8 @@ class ThresholdPenaltyLoss(MetricLoss):
         loss = mean over samples i of  max(T_k(i), floor) / max(T, floor) · base_i
 
     Assumed, since neither the formula nor code is public: domains are clusters of the batch's embeddings (spherical
-    k-means from a farthest-first start, so that the order of rows plays no part); thresholds below `floor` count as it,
-    because their ratio means nothing; weights carry no gradient; the base loss is one that is a mean over samples.
+    k-means from a farthest-first start, so that the order of rows plays no part but for ties); thresholds below `floor`
+    count as it, because their ratio means nothing; weights carry no gradient; the base loss is a mean over samples.
 
     Parameters
     ----------
@@ -65,8 +65,9 @@ class ThresholdPenaltyLoss(MetricLoss):
     ) -> None:
         from isomargin.losses.registry import make_loss
 
-        super().__init__(check_finite)
-        self.base = make_loss(base)
+        base = make_loss(base)
+        super().__init__(check_finite or base.check_finite)
+        self.base = base
         if not self.base.weighs_samples:
             raise InputError(
                 f"base is {type(self.base).__name__}, which is no mean over samples: one such as SmoothAPLoss is needed"
@@ -92,7 +93,7 @@ class ThresholdPenaltyLoss(MetricLoss):
         known, known_labels = self._candidates(vectors, labels)
         domain = divide(vectors, self.domains)
         negatives = (len(known) - (labels[:, None] == known_labels).sum(dim=1)).double()  # (n,)
-        accepted = math.ceil(self.far * float(negatives.sum()))
+        accepted = self._accepted(float(negatives.sum()))
         highest: list[Tensor] = []
         thresholds = vectors.new_full((self.domains,), math.nan)
         for k in range(self.domains):
@@ -103,7 +104,7 @@ class ThresholdPenaltyLoss(MetricLoss):
             similarities = vectors[rows] @ known.T
             similarities = similarities[labels[rows][:, None] != known_labels]
             most = similarities.topk(min(count, accepted)).values
-            thresholds[k] = most[math.ceil(self.far * count) - 1]
+            thresholds[k] = most[self._accepted(count) - 1]
             highest.append(most)
         if not highest:
             return vectors.new_ones(len(vectors)), {}
@@ -116,6 +117,10 @@ class ThresholdPenaltyLoss(MetricLoss):
             "threshold_deviation": there.std(correction=0),
             "largest_weight": weights.max(),
         }
+
+    def _accepted(self, count: float) -> int:
+        """Return how many of so many negatives the target rate accepts; 7% of 100 are 7, whatever floats make of it."""
+        return math.ceil(self.far * count - 1e-9 * count)
 
     def _candidates(self, vectors: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Join the batch with the queue: (q, d) and (q,)."""
@@ -144,10 +149,6 @@ class ThresholdPenaltyLoss(MetricLoss):
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
         """List the base loss's."""
         return self.base.parameter_groups(learning_rate)
-
-    def extra_repr(self) -> str:
-        """Show the settings."""
-        return f"domains={self.domains}, far={self.far}, queue_size={self.queue_size}, floor={self.floor}"
 
 
 def divide(vectors: Tensor, domains: int) -> Tensor:

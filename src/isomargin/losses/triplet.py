@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from isomargin.losses import _settings
-from isomargin.losses._base import PairLoss
+from isomargin.losses._base import PairLoss, Records
+from isomargin.losses._batch import Batch, product
 from isomargin.losses._engine import Gradient
 from isomargin.losses._pairs import INFINITY, Pairs, Tile
 
@@ -21,7 +22,7 @@ class _State:
 
 
 class TripletLoss(PairLoss):
-    """Schroff, Kalenichenko and Philbin (2015), with every triplet of the batch instead of mined ones.
+    """Schroff, Kalenichenko and Philbin (2015), with every triplet of the batch, or those that a miner lists.
 
     The mean, over anchors a, their positives p and their negatives n, of
 
@@ -44,6 +45,21 @@ class TripletLoss(PairLoss):
         super().__init__(check_finite)
         self.margin = _settings.at_least_zero(margin, "margin")
         self.reduction = _settings.one_of(reduction, "reduction", ("all", "violating"))
+
+    def shares_points(self, batch: Batch) -> bool:
+        """Listed triplets are no matter of pairs."""
+        return batch.chosen is None or len(batch.chosen) == 4
+
+    def compute(self, batch: Batch) -> tuple[Tensor, Records]:
+        """Take all triplets, or those that a miner listed, each as often as it did."""
+        if self.shares_points(batch) or batch.chosen is None:
+            return super().compute(batch)
+        columns = batch.vectors if batch.reference_vectors is None else batch.reference_vectors
+        anchors, positives, negatives = batch.chosen
+        similarities = product(batch.vectors, columns)
+        terms = (2 * (similarities[anchors, negatives] - similarities[anchors, positives]) + self.margin).relu()
+        divisor = int((terms > 0).sum()) if self.reduction == "violating" else len(terms)
+        return terms.sum() / max(divisor, 1), {}
 
     def begin(self, pairs: Pairs, weights: Tensor | None) -> _State:
         """Count the triplets."""
@@ -76,10 +92,6 @@ class TripletLoss(PairLoss):
 
     def _divisor(self, state: _State) -> float:
         return state.violations if self.reduction == "violating" else state.triplets
-
-    def extra_repr(self) -> str:
-        """Show the settings."""
-        return f"margin={self.margin}, reduction={self.reduction!r}"
 
 
 def _violating_(terms: Tensor) -> Tensor:
