@@ -147,3 +147,14 @@ def test_the_base_losss_check_for_finite_embeddings_is_made():
     loss = ThresholdPenaltyLoss(SmoothAPLoss(check_finite=True))
     with pytest.raises(ValueError, match="NaN"):
         loss(torch.tensor([[float("nan")], [1.0]]), torch.tensor([0, 0]))
+
+
+def test_a_batch_with_nan_leaves_nothing_in_the_queue(recwarn):
+    loss = ThresholdPenaltyLoss()
+    embeddings, labels = make_batch()
+    spoiled = embeddings.detach().clone()
+    spoiled[3] = float("nan")
+    loss(spoiled, labels)
+    assert loss.queue.isfinite().all()
+    assert len(loss.queue) == len(labels) - 1
+    assert not recwarn.list

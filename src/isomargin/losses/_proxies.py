@@ -66,7 +66,8 @@ class ProxyLoss(MetricLoss):
         >>> [group["lr"] for group in ProxyAnchorLoss(10, 4).parameter_groups(1e-4)]
         [0.01]
         """
-        return [{"params": list(self.parameters()), "lr": learning_rate * self.learning_rate_factor}]
+        rate = _settings.at_least_zero(learning_rate, "learning_rate") * self.learning_rate_factor
+        return [{"params": list(self.parameters()), "lr": rate}]
 
     def _check(self, batch: Batch, proxies: Tensor) -> None:
         name = type(self).__name__

@@ -12,6 +12,8 @@ from isomargin.errors import InputError
 
 def number(value: Any, name: str) -> float:
     """Return a finite number."""
+    if isinstance(value, str):
+        raise InputError(f"{name} is the text {value!r}: a number is needed (YAML takes 1e-3 for text: write 1.0e-3)")
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
         raise InputError(f"{name} is {value!r}: a finite number is needed")
     return float(value)

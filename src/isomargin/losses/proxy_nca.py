@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -89,8 +91,8 @@ class ProxyNCAPlusPlusLoss(_NearestProxyLoss):
     num_classes, embedding_size: number of proxies and of their dimensions. Labels go from 0 to num_classes − 1.
     temperature: T.
     learning_rate_factor: how many times the model's learning rate the proxies get. The authors' 1e5 (4e2 beside 4e-3;
-        1e4 on Stanford Online Products) belongs to Adam with eps = 1. At Adam's usual eps a step moves each number
-        by about the learning rate, however small its gradient: take a far smaller factor then.
+        1e4 on Stanford Online Products) belongs to Adam with eps = 1, so `parameter_groups` sets that eps for the
+        proxies. At Adam's usual eps a step moves each number by about the learning rate, however small its gradient.
     check_finite: raise, with the rows, where embeddings hold NaN or infinity.
 
     >>> loss = ProxyNCAPlusPlusLoss(num_classes=2, embedding_size=2)
@@ -116,3 +118,7 @@ class ProxyNCAPlusPlusLoss(_NearestProxyLoss):
     def sample_losses(self, vectors: Tensor, labels: Tensor) -> Tensor:
         """Return minus the logarithm of the own proxy's probability (n,)."""
         return cross_entropy(2 / self.temperature * self.similarities(vectors), labels, reduction="none")
+
+    def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
+        """List the proxies with their learning rate and, for optimisers that know it, the authors' eps."""
+        return [{**group, "eps": 1.0} for group in super().parameter_groups(learning_rate)]

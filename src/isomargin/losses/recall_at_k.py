@@ -59,7 +59,8 @@ class RecallAtKLoss(RankLoss):
         check_finite: bool = False,
     ) -> None:
         super().__init__(_settings.truth(include_query, "include_query"), check_finite)
-        self.k = tuple(_settings.whole(each, "k") for each in (k if isinstance(k, Iterable) else [k]))
+        several = isinstance(k, Iterable) and not isinstance(k, str)
+        self.k = tuple(_settings.whole(each, "k") for each in (k if several else [k]))  # type: ignore[union-attr]
         if not self.k:
             raise InputError("k is empty: at least one number of neighbours is needed")
         self.temperature = _settings.temperature(temperature, "temperature")

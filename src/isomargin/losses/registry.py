@@ -111,10 +111,11 @@ def _make_one(name: Any, settings: dict[str, Any]) -> MetricLoss:
 def _plain(name: str) -> str:
     """Reduce a name to its letters, so that `Smooth-AP`, `smooth_ap` and `SmoothAPLoss` are one.
 
-    >>> _plain("Smooth-AP"), _plain("SmoothAPLoss"), _plain("proxy_nca++")
-    ('smoothap', 'smoothap', 'proxynca++')
+    >>> _plain("Smooth-AP"), _plain("SmoothAPLoss"), _plain("proxy_nca++"), _plain("ProxyNCApp")
+    ('smoothap', 'smoothap', 'proxynca++', 'proxynca++')
     """
-    return "".join(each for each in name.lower() if each.isalnum() or each == "+").removesuffix("loss")
+    plain = "".join(each for each in name.lower() if each.isalnum() or each == "+").removesuffix("loss")
+    return plain.removesuffix("pp") + "++" if plain.endswith("pp") else plain
 
 
 def _nearest(name: str, known: list[str]) -> str:

@@ -70,7 +70,8 @@ class ThresholdPenaltyLoss(MetricLoss):
         self.base = base
         if not self.base.weighs_samples:
             raise InputError(
-                f"base is {type(self.base).__name__}, which is no mean over samples: one such as SmoothAPLoss is needed"
+                f"base is {type(self.base).__name__}, which with these settings is no mean over samples: "
+                "one such as SmoothAPLoss is needed, without simix and without a weight"
             )
         self.domains = _settings.whole(domains, "domains")
         self.far = _settings.share(far, "far")
@@ -106,7 +107,7 @@ class ThresholdPenaltyLoss(MetricLoss):
             most = similarities.topk(min(count, accepted)).values
             thresholds[k] = most[self._accepted(count) - 1]
             highest.append(most)
-        if not highest:
+        if not highest or not all(each.isfinite().all() for each in highest):
             return vectors.new_ones(len(vectors)), {}
         threshold = torch.cat(highest).topk(accepted).values[-1]
         ratios = thresholds.clamp(min=self.floor) / threshold.clamp(min=self.floor)
@@ -134,7 +135,8 @@ class ThresholdPenaltyLoss(MetricLoss):
         return torch.cat([vectors, self.queue.to(vectors)]), torch.cat([labels, self.queue_labels.to(labels)])
 
     def _enqueue(self, vectors: Tensor, labels: Tensor) -> None:
-        known, known_labels = self._candidates(vectors, labels)
+        finite = vectors.isfinite().all(dim=1)  # one bad batch must not stay with the good ones
+        known, known_labels = self._candidates(vectors[finite], labels[finite])
         self.queue = known[: self.queue_size].clone()
         self.queue_labels = known_labels[: self.queue_size].clone()
 
