@@ -1,0 +1,131 @@
+"""Batches for losses of pairs: some images of each of some classes, every image in its turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import Sampler
+
+from isomargin.errors import InputError
+from isomargin.labels import as_labels
+
+SmallClasses = Literal["repeat", "drop"]
+
+
+class ClassBatchSampler(Sampler[list[int]]):
+    """Draws batches of `images_per_class` images of each of `classes_per_batch` classes.
+
+    In an epoch the images of each class are shuffled and cut into groups of `images_per_class`; a batch is a group each
+    of as many different classes, drawn with the numbers of groups that they have left. So every image comes once an
+    epoch, but for what does not fill a batch, and large classes come more often. The order is a function of the seed
+    and the epoch alone. For a `DataLoader` it is the `batch_sampler`.
+
+    Parameters
+    ----------
+    labels: (n,) integers or text.
+    classes_per_batch, images_per_class: c and m; the batch is c · m.
+    small_classes: what becomes of a class's last group if it has fewer than m images: "repeat" fills it with other
+        images of the class, repeated where it has fewer than m in all; "drop" leaves it out.
+    seed: of the order.
+    rank, world_size: with several processes each takes its share of every batch's classes, without overlap. All must
+        have the same seed and call `set_epoch` alike.
+
+    >>> sampler = ClassBatchSampler([0, 0, 1, 1, 2, 2, 3, 3], classes_per_batch=2, images_per_class=2)
+    >>> sorted(row for batch in sampler for row in batch)
+    [0, 1, 2, 3, 4, 5, 6, 7]
+    """
+
+    def __init__(
+        self,
+        labels: Any,
+        classes_per_batch: int,
+        images_per_class: int = 4,
+        small_classes: SmallClasses = "repeat",
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        for name, value, least in (
+            ("classes_per_batch", classes_per_batch, 1),
+            ("images_per_class", images_per_class, 1),
+            ("seed", seed, 0),
+            ("world_size", world_size, 1),
+        ):
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+                raise InputError(f"{name} is {value!r}: a whole number of at least {least} is needed")
+        if small_classes not in get_args(SmallClasses):
+            raise InputError(f"small_classes is {small_classes!r}: 'repeat' or 'drop' is needed")
+        if not 0 <= rank < world_size:
+            raise InputError(f"rank is {rank} of {world_size} processes: one from 0 to {world_size - 1} is needed")
+        self.classes_per_batch = int(classes_per_batch)
+        self.images_per_class = int(images_per_class)
+        self.small_classes = small_classes
+        self.seed, self.rank, self.world_size = int(seed), rank, world_size
+        self.epoch = 0
+        _, classes, counts = np.unique(as_labels(labels), return_inverse=True, return_counts=True)
+        self._rows = np.split(np.argsort(classes, kind="stable"), np.cumsum(counts)[:-1])
+        full, rest = np.divmod(counts, self.images_per_class)
+        self._groups: NDArray[np.int64] = full + ((rest > 0) & (small_classes == "repeat"))
+        usable = int((self._groups > 0).sum())
+        if usable < self.classes_per_batch:
+            dropped = f" ({len(counts) - usable} with fewer images were dropped)" if usable < len(counts) else ""
+            raise InputError(
+                f"classes_per_batch is {classes_per_batch}, and there are {usable} classes{dropped}: "
+                "as many different classes are needed for a batch"
+            )
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose which epoch's order comes next."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        """Return the number of batches an epoch."""
+        return int(self._groups.sum()) // self.classes_per_batch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Draw the epoch's batches; this process's share of each."""
+        generator = np.random.default_rng([self.seed, self.epoch])
+        decks = [self._shuffle(rows, generator) if groups else [] for rows, groups in zip(self._rows, self._groups)]  # noqa: B905
+        left = self._groups.copy()  # (classes,)
+        for batches_left in range(len(self), 0, -1):
+            chosen = self._choose(left, batches_left, generator)
+            groups = []
+            for number in chosen:
+                if not decks[number]:  # the other classes are used up: this one begins again
+                    decks[number] = self._shuffle(self._rows[number], generator)
+                    left[number] += len(decks[number])
+                groups.append(decks[number].pop())
+                left[number] -= 1
+            yield [int(row) for group in groups[self.rank :: self.world_size] for row in group]
+
+    def _choose(self, left: NDArray[np.int64], batches_left: int, generator: np.random.Generator) -> NDArray[np.int64]:
+        """Draw different classes in proportion to the groups they have left.
+
+        First come those that must be in every batch from now on to be used up; last those that have none left.
+        """
+        with np.errstate(divide="ignore"):
+            keys = np.log(left) + generator.gumbel(size=len(left))  # the largest of these are such a draw
+        keys[left == 0] = -1e9 + generator.random(int((left == 0).sum()))
+        keys[self._groups == 0] = -np.inf
+        keys[left >= batches_left] = np.inf
+        return np.argpartition(-keys, self.classes_per_batch - 1)[: self.classes_per_batch]
+
+    def _shuffle(self, rows: NDArray[np.int64], generator: np.random.Generator) -> list[NDArray[np.int64]]:
+        """Shuffle a class's rows and cut them into groups."""
+        size = self.images_per_class
+        rows = generator.permutation(rows)
+        groups = [rows[start : start + size] for start in range(0, len(rows), size)]
+        missing = size - len(groups[-1])
+        if missing and self.small_classes == "drop":
+            return groups[:-1]
+        if missing:
+            others = rows[: len(rows) - len(groups[-1])]
+            if len(others) >= missing:
+                extra = generator.choice(others, missing, replace=False)
+            else:
+                extra = np.resize(generator.permutation(rows), missing)
+            groups[-1] = np.concatenate([groups[-1], extra])
+        return groups

@@ -1,0 +1,1 @@
+"""From a model, data and a loss to a trained model."""
