@@ -1,0 +1,194 @@
+"""Any folder of images as a data set: every folder that holds images is a class.
+
+The classes are divided into those to train on and those to test with, by lot, by name or by their order; or the two
+parts are folders of their own. For the benchmarks' layouts see `benchmarks`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Sequence
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from isomargin.data.images import DataSplit, ImageSet, check_choice, check_there, images_of_files
+from isomargin.errors import InputError
+from isomargin.files import check_file, reading
+
+__all__ = ["IMAGE_SUFFIXES", "class_folders", "read_folder"]
+
+IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "bmp", "webp", "gif", "tif", "tiff")
+"""Files with these endings, in upper or lower case, are images."""
+
+FolderSplit = Literal["classes", "folders"]
+
+
+def read_folder(
+    root: Path,
+    split: FolderSplit = "classes",
+    train_share: float | None = None,
+    seed: int = 0,
+    train_classes: Sequence[str] | str | os.PathLike[str] | None = None,
+    order: int | None = None,
+) -> DataSplit:
+    """Read a tree of class folders and divide it into training and test classes.
+
+    Every folder that directly holds images is a class, named by its path from `root`; hidden files and folders are
+    left out. With `split="classes"` no class is in both parts, and one of these says which are for training:
+
+    train_share: the share of the classes, drawn by lot with `seed`; half of them if nothing else is given.
+    train_classes: their names, or the path of a text file with a name a line.
+    order: how many, the first in sorted order.
+
+    With `split="folders"` the parts are `root/train` and `root/test`, whose classes may be the same.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     for name in ("cat", "dog", "owl"):
+    ...         Path(folder, name).mkdir()
+    ...         Path(folder, name, "1.jpg").touch()
+    ...     data = read_folder(Path(folder), order=2)
+    >>> data.train.class_names, data.test.class_names
+    (('cat', 'dog'), ('owl',))
+    """
+    check_choice("split", split, get_args(FolderSplit))
+    ways = {"train_share": train_share, "train_classes": train_classes, "order": order}
+    given = [name for name, value in ways.items() if value is not None]
+    if len(given) > 1:
+        raise InputError(f"{' and '.join(given)} are given: one of them says which classes are for training")
+    if split == "folders":
+        if given:
+            raise InputError(f"{given[0]} is given with split='folders': there the folders say what is for training")
+        return _two_folders(root)
+    found = class_folders(root)
+    if not found:
+        raise InputError(f"{root} holds no images: folders with {', '.join(IMAGE_SUFFIXES)} files are expected")
+    if {name.partition("/")[0] for name in found} == {"train", "test"} and train_classes is None:
+        raise InputError(
+            f"{root} holds train/ and test/, which may share classes: give split='folders', or give the root of one"
+        )
+    names = sorted(found)
+    training = _training_classes(names, train_share, seed, train_classes, order)
+    if not 0 < len(training) < len(names):
+        raise InputError(
+            f"{len(training)} of the {len(names)} classes in {root} are for training: "
+            "at least one must be, and one be left for testing"
+        )
+    return DataSplit(
+        "folder",
+        _images(found, [name for name in names if name in training]),
+        _images(found, [name for name in names if name not in training]),
+        closed=False,
+        notes=_stray(root, found),
+    )
+
+
+def class_folders(root: Path) -> dict[str, list[str]]:
+    """List the images in each folder of a tree that directly holds any: their paths, in order, by its path from root.
+
+    Links are followed, but never back into a folder above. The root's own path is `.`.
+
+    >>> class_folders(Path("no/such/folder"))
+    Traceback (most recent call last):
+    isomargin.errors.InputError: no/such/folder does not exist: a folder of class folders is needed
+    """
+    if not root.is_dir():
+        wrong = "is a file" if root.exists() else "does not exist"
+        raise InputError(f"{root} {wrong}: a folder of class folders is needed")
+    found = {}
+    waiting: list[tuple[str, str, frozenset[str]]] = [(str(root), ".", frozenset())]
+    while waiting:
+        folder, name, above = waiting.pop()
+        real = os.path.realpath(folder)
+        if real in above:
+            continue
+        images = []
+        with reading(Path(folder)), os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir():
+                    inner = entry.name if name == "." else f"{name}/{entry.name}"
+                    waiting.append((entry.path, inner, above | {real}))
+                elif os.path.splitext(entry.name)[1].lower().removeprefix(".") in IMAGE_SUFFIXES:
+                    images.append(entry.path)
+        if images:
+            found[name] = sorted(images)
+    return found
+
+
+def _two_folders(root: Path) -> DataSplit:
+    parts = {}
+    for part in ("train", "test"):
+        check_there(root / part, "a folder of class folders")
+        found = class_folders(root / part)
+        if not found:
+            raise InputError(f"{root / part} holds no images: class folders with some are expected")
+        parts[part] = _images(found, list(found)), _stray(root / part, found)
+    (train, train_notes), (test, test_notes) = parts["train"], parts["test"]
+    shared = set(train.class_names) & set(test.class_names)
+    notes = train_notes + test_notes
+    if shared and set(train.class_names) != set(test.class_names):
+        notes += (f"{len(shared)} of {len(test.class_names)} test classes are training classes as well, the rest not",)
+    return DataSplit("folder", train, test, closed=bool(shared), notes=notes)
+
+
+def _images(found: dict[str, list[str]], names: list[str]) -> ImageSet:
+    return images_of_files((name, path) for name in names for path in found[name])
+
+
+def _stray(root: Path, found: dict[str, list[str]]) -> tuple[str, ...]:
+    if "." not in found or len(found) == 1:
+        return ()
+    return (f"images that lie in {root} itself and in no class folder make up a class '.': {len(found['.'])}",)
+
+
+def _training_classes(
+    names: list[str],
+    train_share: float | None,
+    seed: int,
+    train_classes: Sequence[str] | str | os.PathLike[str] | None,
+    order: int | None,
+) -> set[str]:
+    if train_classes is not None:
+        return _named_classes(names, train_classes)
+    if order is not None:
+        if not _whole(order) or not 0 < order < len(names):
+            raise InputError(
+                f"order is {order!r}: a whole number from 1 to {len(names) - 1} is needed, one class fewer "
+                "than there are"
+            )
+        return set(names[:order])
+    share = 0.5 if train_share is None else train_share
+    if isinstance(share, bool) or not isinstance(share, Real) or not 0 < share < 1:
+        raise InputError(f"train_share is {train_share!r}: a number between 0 and 1 is needed")
+    if not _whole(seed) or seed < 0:
+        raise InputError(f"seed is {seed!r}: a whole number of at least 0 is needed")
+    count = min(max(round(share * len(names)), 1), len(names) - 1)
+    return {names[index] for index in np.random.default_rng(seed).permutation(len(names))[:count]}
+
+
+def _named_classes(names: list[str], wanted: Sequence[str] | str | os.PathLike[str]) -> set[str]:
+    if isinstance(wanted, str | os.PathLike):
+        file = Path(wanted)
+        check_file(file)
+        with reading(file):
+            lines = file.read_text(encoding="utf-8-sig").splitlines()
+        source, wanted = str(file), [line.strip() for line in lines if line.strip()]
+    else:
+        source = "train_classes"
+    known = set(names)
+    for name in wanted:
+        if name not in known:
+            close = difflib.get_close_matches(str(name), names, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(names[:5])} and others"
+            raise InputError(f"{source} has the class {name!r}, and there is no such folder: {hint}")
+    return set(wanted)
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)

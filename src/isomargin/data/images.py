@@ -1,0 +1,331 @@
+"""What every reader of a data set gives: images with their classes, in memory or as files, to train and to test with.
+
+Here is also what holds for all of them: image files that cannot be decoded, lists of images that are not on the disk,
+and numbers of images that differ from the published ones. The layouts of the data sets are in the other modules.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from io import BytesIO
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from PIL import Image
+
+from isomargin.errors import InputError
+from isomargin.files import reading
+
+__all__ = [
+    "DataSplit",
+    "ImageSet",
+    "check_choice",
+    "check_listed",
+    "check_there",
+    "compare_counts",
+    "find_bad_images",
+    "images_of_files",
+    "without_bad",
+]
+
+ClassId = TypeVar("ClassId", int, str)
+
+_PATHS_A_TASK = 64  # a task of a few images keeps the queue short, whatever the number of images
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSet:
+    """Images with their classes; either the pixels or the paths are there.
+
+    >>> images = ImageSet(np.array([0, 0, 1]), ("cat", "dog"), pixels=np.zeros((3, 28, 28), np.uint8))
+    >>> len(images), images.read(2).size
+    (3, (28, 28))
+    >>> images.select([2]).class_names, images.of_classes([0]).labels
+    (('dog',), array([0, 0]))
+    """
+
+    labels: NDArray[np.int64]
+    """(n,), the class of each image as an index into `class_names`."""
+    class_names: tuple[str, ...]
+    """(classes,), no two alike, in the sorted order of the classes' ids."""
+    pixels: NDArray[np.uint8] | None = None
+    """(n, h, w) grey or (n, h, w, 3) red, green, blue."""
+    paths: tuple[Path, ...] | None = None
+    """(n,), image files."""
+
+    def __post_init__(self) -> None:
+        if (self.pixels is None) == (self.paths is None):
+            raise InputError("either pixels or paths are needed, and not both")
+        if self.labels.ndim != 1 or self.labels.dtype != np.int64:
+            raise InputError(
+                f"labels has shape {self.labels.shape} and {self.labels.dtype}: (images,) of int64 is needed"
+            )
+        if self.pixels is not None:
+            shape, kind = self.pixels.shape, self.pixels.dtype
+            if kind != np.uint8 or not (len(shape) == 3 or (len(shape) == 4 and shape[3] == 3)):
+                raise InputError(f"pixels has shape {shape} and {kind}: (n, h, w) or (n, h, w, 3) of uint8 is needed")
+        images = self.pixels if self.paths is None else self.paths
+        assert images is not None
+        if len(images) != len(self.labels):
+            raise InputError(
+                f"labels has {len(self.labels)} entries for {len(images)} images: one label each is needed"
+            )
+        if len(set(self.class_names)) != len(self.class_names):
+            twice = next(name for name in self.class_names if self.class_names.count(name) > 1)
+            raise InputError(f"two classes have the name {twice!r}: every class needs its own")
+        if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < len(self.class_names):
+            raise InputError(
+                f"labels has values from {self.labels.min()} to {self.labels.max()} for {len(self.class_names)} "
+                "classes: indices into class_names are needed"
+            )
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        return f"ImageSet({_counted(len(self), 'image')} in {_counted(len(self.class_names), 'class')})"
+
+    def select(self, rows: ArrayLike) -> ImageSet:
+        """Give the images of these rows (indices or a mask), with the classes that occur in them, numbered anew."""
+        which = np.asarray(rows)
+        which = np.arange(len(self))[which if which.size else which.astype(np.int64)]  # (rows,)
+        kept, labels = np.unique(self.labels[which], return_inverse=True)
+        return ImageSet(
+            labels=labels.astype(np.int64),
+            class_names=tuple(self.class_names[number] for number in kept),
+            pixels=None if self.pixels is None else self.pixels[which],
+            paths=None if self.paths is None else tuple(self.paths[row] for row in which),
+        )
+
+    def of_classes(self, classes: ArrayLike) -> ImageSet:
+        """Give the images of these classes, which are indices into `class_names`; the order of images stays."""
+        numbers = np.asarray(classes)
+        if numbers.size and numbers.dtype.kind not in "iu":
+            raise InputError(f"classes has {numbers.dtype}: whole numbers are needed, indices into class_names")
+        unknown = [number for number in numbers.ravel().tolist() if number not in range(len(self.class_names))]
+        if unknown:
+            raise InputError(
+                f"there is no class {unknown[0]!r}: numbers from 0 to {len(self.class_names) - 1} are needed"
+            )
+        return self.select(np.isin(self.labels, numbers))
+
+    def read(self, row: int) -> Image.Image:
+        """Read one image: red, green and blue where it is a file, else as the pixels are (mode "L" or "RGB")."""
+        if self.pixels is not None:
+            return Image.fromarray(self.pixels[row])
+        assert self.paths is not None
+        path = self.paths[row]
+        with reading(path), Image.open(path) as image:
+            return image.convert("RGB")
+
+
+@dataclass(frozen=True, eq=False)
+class DataSplit:
+    """A data set in two parts, one to train on and one to test with.
+
+    >>> part = ImageSet(np.array([0]), ("cat",), pixels=np.zeros((1, 28, 28), np.uint8))
+    >>> DataSplit("pets", part, part, closed=False)
+    Traceback (most recent call last):
+    isomargin.errors.InputError: pets: training and test images share 1 class, the first is 'cat': classes must be ...
+    """
+
+    name: str
+    """The name that `load_data` knows it by."""
+    train: ImageSet
+    """The training images."""
+    test: ImageSet
+    """The test images; the labels of either part are indices into its own `class_names`."""
+    closed: bool
+    """Whether training and test images share classes."""
+    notes: tuple[str, ...] = ()
+    """Sentences for who reads the results: numbers that differ from the published ones, images that were left out."""
+
+    def __post_init__(self) -> None:
+        for part, images in (("training", self.train), ("test", self.test)):
+            if not len(images):
+                raise InputError(f"{self.name}: there are no {part} images, and at least one is needed")
+        shared = sorted(set(self.train.class_names) & set(self.test.class_names))
+        if shared and not self.closed:
+            raise InputError(
+                f"{self.name}: training and test images share {_counted(len(shared), 'class')}, the first is "
+                f"{shared[0]!r}: classes must be either for training or for testing"
+            )
+
+
+def find_bad_images(images: ImageSet, workers: int = 8) -> list[tuple[Path, str]]:
+    """Decode every file and list those that cannot be, each with the reason, in the order of the images.
+
+    Files are read whole, with `workers` threads: a header that is in order says nothing of data that are cut short.
+    Images in memory are never bad.
+
+    >>> find_bad_images(ImageSet(np.array([0]), ("cat",), paths=(Path("no/such/image.jpg"),)))
+    [(PosixPath('no/such/image.jpg'), 'FileNotFoundError: No such file or directory')]
+    """
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise InputError(f"workers is {workers!r}: a whole number of at least 1 is needed")
+    paths = images.paths or ()
+    tasks = [paths[start : start + _PATHS_A_TASK] for start in range(0, len(paths), _PATHS_A_TASK)]
+    with ThreadPoolExecutor(workers) as pool:
+        found = list(pool.map(lambda task: [(path, _why_bad(path)) for path in task], tasks))
+    return [(path, reason) for task in found for path, reason in task if reason is not None]
+
+
+def _why_bad(path: Path) -> str | None:
+    try:
+        content = path.read_bytes()
+        if not content:
+            return "it is empty (0 bytes)"
+        with Image.open(BytesIO(content)) as image:
+            image.verify()  # sums of the parts of a PNG; afterwards the image is of no more use
+        with Image.open(BytesIO(content)) as image:
+            image.convert("RGB")
+    except OSError as error:
+        # Pillow's text for what is no image ends in the address of the bytes in memory.
+        text = "no image of a known format" if "cannot identify" in str(error) else error.strerror or str(error)
+        return f"{type(error).__name__}: {text}"
+    except Exception as error:  # decoders of damaged files fail in many ways
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def without_bad(data: DataSplit, workers: int = 8) -> DataSplit:
+    """Leave out the files that `find_bad_images` finds in either part; `notes` tell how many.
+
+    >>> from isomargin.data.registry import load_data
+    >>> data = load_data("glyphs", draws=1)
+    >>> without_bad(data).notes
+    ()
+    """
+    notes = list(data.notes)
+    parts = {}
+    for part, images in (("train", data.train), ("test", data.test)):
+        bad = find_bad_images(images, workers)
+        parts[part] = images
+        if not bad:
+            continue
+        left_out = {path for path, _ in bad}
+        assert images.paths is not None
+        kept = parts[part] = images.select([row for row, path in enumerate(images.paths) if path not in left_out])
+        lost = len(images.class_names) - len(kept.class_names)
+        notes.append(
+            f"{len(bad):,} of {_counted(len(images), f'{_WORDS[part]} image')} could not be read and "
+            f"{'was' if len(bad) == 1 else 'were'} left out"
+            + (f", and with them all of {_counted(lost, 'class')}" if lost else "")
+            + f"; the first is {bad[0][0]} ({bad[0][1]})"
+        )
+    return replace(data, train=parts["train"], test=parts["test"], notes=tuple(notes))
+
+
+def images_of_files(rows: Iterable[tuple[ClassId, str]], names: Mapping[ClassId, str] | None = None) -> ImageSet:
+    """Make a set of pairs of class id and path, ordered by class and path, whatever order the pairs come in.
+
+    `names` gives the classes' names where these are not the ids themselves.
+
+    >>> images = images_of_files([(10, "b.jpg"), (9, "c.jpg"), (9, "a.jpg")], {9: "nine", 10: "ten"})
+    >>> images.class_names, images.labels.tolist(), [path.name for path in images.paths]
+    (('nine', 'ten'), [0, 0, 1], ['a.jpg', 'c.jpg', 'b.jpg'])
+    """
+    ordered = sorted(rows)
+    number = {each: index for index, each in enumerate(dict.fromkeys(each for each, _ in ordered))}
+    return ImageSet(
+        labels=np.array([number[each] for each, _ in ordered], np.int64),
+        class_names=tuple(str(each) if names is None else names[each] for each in number),
+        paths=tuple(Path(path) for _, path in ordered),
+    )
+
+
+def check_listed(paths: Sequence[str], source: str) -> None:
+    """Raise `InputError` unless every listed image is on the disk, and listed once.
+
+    Every folder is read once, which is far quicker than asking for each of some hundred thousand files.
+
+    >>> check_listed(["no/such/b.jpg", "no/such/a.jpg"], "train.txt")
+    Traceback (most recent call last):
+    isomargin.errors.InputError: train.txt names 2 images of 2 that are not there, the first is no/such/a.jpg: ...
+    """
+    files: dict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        files[folder].append(name)
+    # What is not found among the names is asked for: file systems may take upper for lower case, or accents apart.
+    missing = [
+        path
+        for folder, names in files.items()
+        for path in [os.path.join(folder, name) for name in set(names) - _names_in(folder)]
+        if not os.path.exists(path)
+    ]
+    if missing:
+        raise InputError(
+            f"{source} names {_counted(len(missing), 'image')} of {len(paths):,} that "
+            f"{'is' if len(missing) == 1 else 'are'} not there, the first is {min(missing)}: unpack the images anew"
+        )
+    if len(set(paths)) < len(paths):
+        ordered = sorted(paths)
+        twice = next(path for path, following in pairwise(ordered) if path == following)
+        raise InputError(f"{source} names {twice} more than once: an image must be named once")
+
+
+def _names_in(folder: str) -> set[str]:
+    try:
+        with reading(Path(folder)):
+            return set(os.listdir(folder or "."))
+    except InputError as error:
+        if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+            return set()
+        raise
+
+
+def compare_counts(title: str, data: DataSplit, published: Mapping[str, tuple[int, int]]) -> DataSplit:
+    """Add a note for each part whose images or classes are not as many as published: `{"train": (images, classes)}`.
+
+    >>> part = ImageSet(np.array([0]), ("cat",), pixels=np.zeros((1, 28, 28), np.uint8))
+    >>> data = DataSplit("pets", part, part, closed=True)
+    >>> compare_counts("Pets", data, {"train": (5864, 100), "test": (1, 1)}).notes
+    ('Pets: 1 training image in 1 class, published are 5,864 in 100',)
+    """
+    notes = [
+        f"{title}: {_counted(len(images), f'{_WORDS[part]} image')} in {_counted(len(images.class_names), 'class')}, "
+        f"published are {published[part][0]:,} in {published[part][1]:,}"
+        for part, images in (("train", data.train), ("test", data.test))
+        if (len(images), len(images.class_names)) != published[part]
+    ]
+    return replace(data, notes=(*data.notes, *notes))
+
+
+_WORDS = {"train": "training", "test": "test"}
+
+
+def _counted(count: int, noun: str) -> str:
+    """Give a number with its noun: `1 class`, `1,200 classes`."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "es" if noun.endswith("ss") else "s")
+
+
+def check_choice(setting: str, value: Any, choices: Sequence[str]) -> None:
+    """Raise `InputError` unless a setting has one of its values.
+
+    >>> check_choice("split", "opened", ("open", "closed"))
+    Traceback (most recent call last):
+    isomargin.errors.InputError: split is 'opened': 'open' or 'closed' is needed
+    """
+    if value not in choices:
+        raise InputError(f"{setting} is {value!r}: {' or '.join(repr(each) for each in choices)} is needed")
+
+
+def check_there(path: Path, what: str) -> Path:
+    """Give a path back, or raise `InputError` where neither a file nor a folder is at it.
+
+    >>> check_there(Path("data/Ebay_train.txt"), "the list of training images")
+    Traceback (most recent call last):
+    isomargin.errors.InputError: data/Ebay_train.txt is missing: the list of training images is expected there
+    """
+    if not path.exists():
+        raise InputError(f"{path} is missing: {what} is expected there")
+    return path

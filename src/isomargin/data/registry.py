@@ -1,0 +1,81 @@
+"""Data sets by name, with the settings that stand in a recipe."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from isomargin.data.benchmarks import read_cars, read_cub, read_inat, read_sop
+from isomargin.data.folder import read_folder
+from isomargin.data.images import DataSplit
+from isomargin.data.small import read_glyphs, read_mnist, read_omniglot
+from isomargin.errors import InputError
+
+__all__ = ["data_names", "load_data"]
+
+REGISTRY: dict[str, Callable[..., DataSplit]] = {
+    "sop": read_sop,
+    "cub": read_cub,
+    "cars": read_cars,
+    "inat": read_inat,
+    "omniglot": read_omniglot,
+    "mnist": read_mnist,
+    "glyphs": read_glyphs,
+    "folder": read_folder,
+}
+
+
+def data_names() -> list[str]:
+    """List the names that `load_data` knows.
+
+    >>> data_names()[:3]
+    ['sop', 'cub', 'cars']
+    """
+    return list(REGISTRY)
+
+
+def load_data(name: str, root: str | os.PathLike[str] | None = None, **settings: Any) -> DataSplit:
+    """Read a data set by its name from where it lies; the settings are those of its reader, such as `read_cub`.
+
+    `glyphs` is made, not read, and takes no root.
+
+    >>> load_data("glyphs", draws=1).name
+    'glyphs'
+    >>> load_data("omniglott", "data")
+    Traceback (most recent call last):
+    isomargin.errors.InputError: there is no data set 'omniglott': did you mean 'omniglot'?
+    >>> load_data("cub", "data", splitt="closed")
+    Traceback (most recent call last):
+    isomargin.errors.InputError: cub has no setting 'splitt': did you mean 'split'?
+    """
+    known = name.lower() if isinstance(name, str) else name
+    if known not in REGISTRY:
+        raise InputError(f"there is no data set {name!r}: {_nearest(str(name), list(REGISTRY))}")
+    reader = REGISTRY[known]
+    parameters = list(inspect.signature(reader).parameters)
+    of_reader = [each for each in parameters if each != "root"]
+    for setting in settings:
+        if setting not in of_reader:
+            raise InputError(f"{known} has no setting {setting!r}: {_nearest(setting, of_reader)}")
+    if "root" not in parameters:
+        if root is not None:
+            raise InputError(
+                f"{known} was given the root {os.fspath(root)!r}: it is made, not read, so leave the root out"
+            )
+        return reader(**settings)
+    if root is None:
+        raise InputError(f"{known} was given no root: the folder that its files were unpacked to is needed")
+    folder = Path(root).expanduser()
+    if not folder.exists():
+        raise InputError(f"{folder} does not exist: give the folder that the files of {known} were unpacked to")
+    return reader(folder, **settings)
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    """Suggest what may have been meant, else list what there is."""
+    close = difflib.get_close_matches(name.lower(), known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known) or 'none'}"
