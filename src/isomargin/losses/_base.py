@@ -9,7 +9,7 @@ import torch
 from pytorch_metric_learning.losses import BaseMetricLossFunction, CrossBatchMemory, SelfSupervisedLoss
 from torch import Tensor
 
-from isomargin.losses import _settings
+from isomargin import checks
 from isomargin.losses._batch import Batch, read_batch
 from isomargin.losses._engine import Gradient, pair_losses
 from isomargin.losses._pairs import Pairs, Tile
@@ -67,7 +67,7 @@ class MetricLoss(BaseMetricLossFunction):  # type: ignore[misc]
     def __init__(self, check_finite: bool = False) -> None:
         torch.nn.Module.__init__(self)
         self.collect_stats = False
-        self.check_finite = _settings.truth(check_finite, "check_finite")
+        self.check_finite = checks.truth(check_finite, "check_finite")
         self.values = {}
 
     def __init_subclass__(cls, **keywords: Any) -> None:

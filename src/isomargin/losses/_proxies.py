@@ -12,8 +12,8 @@ import torch
 from pytorch_metric_learning import distances
 from torch import Tensor
 
+from isomargin import checks
 from isomargin.errors import InputError
-from isomargin.losses import _settings
 from isomargin.losses._base import MetricLoss, Records
 from isomargin.losses._batch import Batch, normalise, product
 
@@ -31,9 +31,9 @@ class ProxyLoss(MetricLoss):
 
     def __init__(self, num_classes: int, embedding_size: int, learning_rate_factor: float, check_finite: bool) -> None:
         super().__init__(check_finite)
-        self.num_classes = _settings.whole(num_classes, "num_classes")
-        self.embedding_size = _settings.whole(embedding_size, "embedding_size")
-        self.learning_rate_factor = _settings.above_zero(learning_rate_factor, "learning_rate_factor")
+        self.num_classes = checks.whole(num_classes, "num_classes")
+        self.embedding_size = checks.whole(embedding_size, "embedding_size")
+        self.learning_rate_factor = checks.above_zero(learning_rate_factor, "learning_rate_factor")
 
     @property
     def proxy_parameter(self) -> Tensor:
@@ -66,7 +66,7 @@ class ProxyLoss(MetricLoss):
         >>> [group["lr"] for group in ProxyAnchorLoss(10, 4).parameter_groups(1e-4)]
         [0.01]
         """
-        rate = _settings.at_least_zero(learning_rate, "learning_rate") * self.learning_rate_factor
+        rate = checks.at_least_zero(learning_rate, "learning_rate") * self.learning_rate_factor
         return [{"params": list(self.parameters()), "lr": rate}]
 
     def _check(self, batch: Batch, proxies: Tensor) -> None:

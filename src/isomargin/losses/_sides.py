@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isomargin.losses import _settings
+from isomargin import checks
 from isomargin.losses._base import PairLoss
 from isomargin.losses._engine import Gradient
 from isomargin.losses._pairs import Pairs, Tile
@@ -38,7 +38,7 @@ class SidedLoss(PairLoss):
 
     def __init__(self, reduction: str, check_finite: bool) -> None:
         super().__init__(check_finite)
-        self.reduction = _settings.one_of(reduction, "reduction", REDUCTIONS)
+        self.reduction = checks.one_of(reduction, "reduction", REDUCTIONS)
 
     def positive_terms(self, similarities: Tensor) -> tuple[float, float]:
         """Return the sum of the terms of positive similarities (p,) and the number of violations."""
@@ -111,7 +111,7 @@ class MarginLoss(SidedLoss):
 
     def __init__(self, positive_margin: float, negative_margin: float, reduction: str, check_finite: bool) -> None:
         super().__init__(reduction, check_finite)
-        self.positive_margin, self.negative_margin = _settings.margins(positive_margin, negative_margin)
+        self.positive_margin, self.negative_margin = checks.margins(positive_margin, negative_margin)
 
     def positive_terms(self, similarities: Tensor) -> tuple[float, float]:
         """Sum what is missing to m⁺."""

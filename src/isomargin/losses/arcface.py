@@ -10,8 +10,8 @@ import torch
 from pytorch_metric_learning import losses as library
 from torch import Tensor
 
+from isomargin import checks
 from isomargin.errors import InputError
-from isomargin.losses import _settings
 from isomargin.losses._proxies import Cosine, ProxyLoss
 
 
@@ -39,7 +39,7 @@ class _SubCenterArcFace(_AngularMargin, library.SubCenterArcFaceLoss):  # type: 
 
 
 def _angle(value: Any, name: str) -> float:
-    if not 0 <= _settings.number(value, name) < math.pi:
+    if not 0 <= checks.number(value, name) < math.pi:
         raise InputError(f"{name} is {value}: an angle in radians from 0 to below π is needed")
     return float(value)
 
@@ -47,7 +47,7 @@ def _angle(value: Any, name: str) -> float:
 class _AngularLoss(ProxyLoss):
     def _take(self, library_loss: Any, scale: float, margin: float, **more: int) -> None:
         """Make the library's loss with these settings the inner one."""
-        self.scale = _settings.above_zero(scale, "scale")
+        self.scale = checks.above_zero(scale, "scale")
         self.margin = _angle(margin, "margin")
         self.inner = library_loss(
             num_classes=self.num_classes,
@@ -138,5 +138,5 @@ class SubCenterArcFaceLoss(_AngularLoss):
         check_finite: bool = False,
     ) -> None:
         super().__init__(num_classes, embedding_size, learning_rate_factor, check_finite)
-        self.sub_centers = _settings.whole(sub_centers, "sub_centers")
+        self.sub_centers = checks.whole(sub_centers, "sub_centers")
         self._take(_SubCenterArcFace, scale, margin, sub_centers=self.sub_centers)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from isomargin.losses import _settings
+from isomargin import checks
 from isomargin.losses._base import PairLoss, Records
 from isomargin.losses._engine import Gradient
 from isomargin.losses._pairs import INFINITY, Pairs, Tile
@@ -71,10 +71,10 @@ class ClassAlignmentLoss(PairLoss):
         check_finite: bool = False,
     ) -> None:
         super().__init__(check_finite)
-        self.positive_weight = _settings.at_least_zero(positive_weight, "positive_weight")
-        self.negative_weight = _settings.at_least_zero(negative_weight, "negative_weight")
-        self.temperature = _settings.temperature(temperature, "temperature")
-        self.scale_free = _settings.truth(scale_free, "scale_free")
+        self.positive_weight = checks.at_least_zero(positive_weight, "positive_weight")
+        self.negative_weight = checks.at_least_zero(negative_weight, "negative_weight")
+        self.temperature = checks.temperature(temperature, "temperature")
+        self.scale_free = checks.truth(scale_free, "scale_free")
 
     def begin(self, pairs: Pairs, weights: Tensor | None) -> _State:
         """Start collecting."""

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isomargin import checks
 from isomargin.errors import InputError
-from isomargin.losses import _settings
 from isomargin.losses._base import MetricLoss, PairLoss, Records, compute_together
 from isomargin.losses._batch import Batch
 
@@ -36,7 +36,7 @@ class WeightedSum(MetricLoss):
         if not parts or len(parts) != len(weights):
             raise InputError(f"{len(parts)} losses came with {len(weights)} weights: one weight a loss is needed")
         self.parts = torch.nn.ModuleList(parts)
-        self.weights = [_settings.at_least_zero(weight, "weight") for weight in weights]
+        self.weights = [checks.at_least_zero(weight, "weight") for weight in weights]
         self.names = _distinct([getattr(part, "name", type(part).__name__) for part in parts])
 
     def compute(self, batch: Batch) -> tuple[Tensor, Records]:
@@ -122,7 +122,7 @@ def added(*losses: object) -> WeightedSum:
 
 def weighted(loss: MetricLoss, weight: object) -> WeightedSum:
     """Weigh a loss by a number of at least 0."""
-    factor = _settings.at_least_zero(weight, "weight")
+    factor = checks.at_least_zero(weight, "weight")
     one = added(loss)
     return WeightedSum(list(one.parts), [factor * each for each in one.weights], one.check_finite)
 

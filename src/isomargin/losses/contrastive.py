@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from isomargin.losses import _settings
+from isomargin import checks
 from isomargin.losses._sides import SidedLoss
 
 
@@ -33,7 +33,7 @@ class ContrastiveLoss(SidedLoss):
 
     def __init__(self, margin: float = 1.0, reduction: str = "all", check_finite: bool = False) -> None:
         super().__init__(reduction, check_finite)
-        self.margin = _settings.distance(margin, "margin")
+        self.margin = checks.distance(margin, "margin")
 
     def positive_terms(self, similarities: Tensor) -> tuple[float, float]:
         """Sum d²/2 = 1 − s."""

@@ -13,8 +13,8 @@ import torch
 import torch.distributed as distributed
 from torch import Tensor
 
+from isomargin import checks
 from isomargin.errors import InputError
-from isomargin.losses import _settings
 from isomargin.losses._batch import check_embeddings, read_labels
 
 _NOTE_BYTES = 512
@@ -57,7 +57,7 @@ def gather(embeddings: Tensor, labels: Tensor, for_ddp: bool = False) -> tuple[T
     device_kinds = [each.split(":")[0] for each in distributed.get_backend_config().split(",")]
     problem: Exception | None = None
     try:
-        _settings.truth(for_ddp, "for_ddp")
+        checks.truth(for_ddp, "for_ddp")
         check_embeddings(embeddings, "embeddings", check_finite=False)
         labels = read_labels(labels, embeddings, "labels", "embeddings")
         if embeddings.device.type not in device_kinds:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytorch_metric_learning import losses as library
 from torch import Tensor
 
-from isomargin.losses import _settings
+from isomargin import checks
 from isomargin.losses._proxies import Cosine, ProxyLoss
 
 
@@ -50,8 +50,8 @@ class ProxyAnchorLoss(ProxyLoss):
         check_finite: bool = False,
     ) -> None:
         super().__init__(num_classes, embedding_size, learning_rate_factor, check_finite)
-        self.margin = _settings.number(margin, "margin")
-        self.alpha = _settings.above_zero(alpha, "alpha")
+        self.margin = checks.number(margin, "margin")
+        self.alpha = checks.above_zero(alpha, "alpha")
         self.inner = library.ProxyAnchorLoss(
             num_classes=self.num_classes,
             embedding_size=self.embedding_size,

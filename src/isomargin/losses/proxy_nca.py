@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from isomargin.losses import _settings
+from isomargin import checks
 from isomargin.losses._batch import normalise, product
 from isomargin.losses._proxies import ProxyLoss
 
@@ -65,7 +65,7 @@ class ProxyNCALoss(_NearestProxyLoss):
         check_finite: bool = False,
     ) -> None:
         super().__init__(num_classes, embedding_size, learning_rate_factor, check_finite)
-        self.scale = _settings.above_zero(scale, "scale")
+        self.scale = checks.above_zero(scale, "scale")
 
     def sample_losses(self, vectors: Tensor, labels: Tensor) -> Tensor:
         """Return how much nearer than the own proxy the others are, as a logarithm (n,)."""
@@ -113,7 +113,7 @@ class ProxyNCAPlusPlusLoss(_NearestProxyLoss):
         check_finite: bool = False,
     ) -> None:
         super().__init__(num_classes, embedding_size, learning_rate_factor, check_finite)
-        self.temperature = _settings.temperature(temperature, "temperature")
+        self.temperature = checks.temperature(temperature, "temperature")
 
     def sample_losses(self, vectors: Tensor, labels: Tensor) -> Tensor:
         """Return minus the logarithm of the own proxy's probability (n,)."""

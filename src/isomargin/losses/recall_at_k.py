@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from isomargin import checks
 from isomargin.errors import InputError
-from isomargin.losses import _settings
 from isomargin.losses._batch import Batch
 from isomargin.losses._pairs import Pairs
 from isomargin.losses._ranks import RankLoss, sigmoid_slope_, sigmoid_step_
@@ -58,16 +58,16 @@ class RecallAtKLoss(RankLoss):
         seed: int = 0,
         check_finite: bool = False,
     ) -> None:
-        super().__init__(_settings.truth(include_query, "include_query"), check_finite)
+        super().__init__(checks.truth(include_query, "include_query"), check_finite)
         several = isinstance(k, Iterable) and not isinstance(k, str)
-        self.k = tuple(_settings.whole(each, "k") for each in (k if several else [k]))  # type: ignore[union-attr]
+        self.k = tuple(checks.whole(each, "k") for each in (k if several else [k]))  # type: ignore[union-attr]
         if not self.k:
             raise InputError("k is empty: at least one number of neighbours is needed")
-        self.temperature = _settings.temperature(temperature, "temperature")
-        self.rank_temperature = _settings.temperature(rank_temperature, "rank_temperature")
-        self.simix = _settings.truth(simix, "simix")
+        self.temperature = checks.temperature(temperature, "temperature")
+        self.rank_temperature = checks.temperature(rank_temperature, "rank_temperature")
+        self.simix = checks.truth(simix, "simix")
         self.weighs_samples = not simix
-        self.seed = _settings.whole(seed, "seed", least=0)
+        self.seed = checks.whole(seed, "seed", least=0)
         self.calls: Tensor
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isomargin.losses import _settings
+from isomargin import checks
 from isomargin.losses.calibration import CalibrationLoss
 from isomargin.losses.composition import WeightedSum
 from isomargin.losses.sup_ap import SupAPLoss
@@ -50,8 +50,8 @@ class RoadmapLoss(WeightedSum):
                 CalibrationLoss(positive_margin, negative_margin, reduction),
             ],
             [
-                _settings.at_least_zero(sup_ap_weight, "sup_ap_weight"),
-                _settings.at_least_zero(calibration_weight, "calibration_weight"),
+                checks.at_least_zero(sup_ap_weight, "sup_ap_weight"),
+                checks.at_least_zero(calibration_weight, "calibration_weight"),
             ],
             check_finite,
         )

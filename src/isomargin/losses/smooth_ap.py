@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from isomargin.losses import _settings
+from isomargin import checks
 from isomargin.losses._ranks import RankLoss, average_precision_losses, sigmoid_slope_, sigmoid_step_
 
 
@@ -33,8 +33,8 @@ class SmoothAPLoss(RankLoss):
     name = "smooth_ap"
 
     def __init__(self, temperature: float = 0.01, include_query: bool = False, check_finite: bool = False) -> None:
-        super().__init__(_settings.truth(include_query, "include_query"), check_finite)
-        self.temperature = _settings.temperature(temperature, "temperature")
+        super().__init__(checks.truth(include_query, "include_query"), check_finite)
+        self.temperature = checks.temperature(temperature, "temperature")
 
     def step_(self, differences: Tensor) -> Tensor:
         """Count softly what is above."""

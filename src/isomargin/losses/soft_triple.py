@@ -6,7 +6,7 @@ import torch
 from pytorch_metric_learning import losses as library
 from torch import Tensor
 
-from isomargin.losses import _settings
+from isomargin import checks
 from isomargin.losses._batch import normalise, product
 from isomargin.losses._proxies import Cosine, ProxyLoss
 
@@ -53,11 +53,11 @@ class SoftTripleLoss(ProxyLoss):
         check_finite: bool = False,
     ) -> None:
         super().__init__(num_classes, embedding_size, learning_rate_factor, check_finite)
-        self.centers_per_class = _settings.whole(centers_per_class, "centers_per_class")
-        self.scale = _settings.above_zero(scale, "scale")
-        self.gamma = _settings.above_zero(gamma, "gamma")
-        self.margin = _settings.number(margin, "margin")
-        self.tau = _settings.at_least_zero(tau, "tau")
+        self.centers_per_class = checks.whole(centers_per_class, "centers_per_class")
+        self.scale = checks.above_zero(scale, "scale")
+        self.gamma = checks.above_zero(gamma, "gamma")
+        self.margin = checks.number(margin, "margin")
+        self.tau = checks.at_least_zero(tau, "tau")
         self.inner = library.SoftTripleLoss(
             num_classes=self.num_classes,
             embedding_size=self.embedding_size,

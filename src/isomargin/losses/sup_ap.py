@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from isomargin.losses import _settings
+from isomargin import checks
 from isomargin.losses._ranks import RankLoss, average_precision_losses, sigmoid_slope_, sigmoid_step_
 
 
@@ -40,11 +40,11 @@ class SupAPLoss(RankLoss):
         include_query: bool = False,
         check_finite: bool = False,
     ) -> None:
-        super().__init__(_settings.truth(include_query, "include_query"), check_finite)
-        self.temperature = _settings.temperature(temperature, "temperature")
-        self.slope = _settings.at_least_zero(slope, "slope")
-        self.delta = _settings.at_least_zero(delta, "delta")
-        self.offset = _settings.at_least_zero(offset, "offset")
+        super().__init__(checks.truth(include_query, "include_query"), check_finite)
+        self.temperature = checks.temperature(temperature, "temperature")
+        self.slope = checks.at_least_zero(slope, "slope")
+        self.delta = checks.at_least_zero(delta, "delta")
+        self.offset = checks.at_least_zero(offset, "offset")
 
     def step_(self, differences: Tensor) -> Tensor:
         """Count what is above, the farther the more."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from isomargin.losses import _settings
+from isomargin import checks
 from isomargin.losses._base import Records
 from isomargin.losses._pairs import Pairs
 from isomargin.losses._sides import MarginLoss, Sides
@@ -49,9 +49,9 @@ class TCMLoss(MarginLoss):
         check_finite: bool = False,
     ) -> None:
         super().__init__(positive_margin, negative_margin, "violating", check_finite)
-        self.positive_weight = _settings.at_least_zero(positive_weight, "positive_weight")
-        self.negative_weight = _settings.at_least_zero(negative_weight, "negative_weight")
-        self.hard_only = _settings.truth(hard_only, "hard_only")
+        self.positive_weight = checks.at_least_zero(positive_weight, "positive_weight")
+        self.negative_weight = checks.at_least_zero(negative_weight, "negative_weight")
+        self.hard_only = checks.truth(hard_only, "hard_only")
 
     def records(self, pairs: Pairs, state: Sides) -> Records:
         """Tell how many hard pairs each side had."""

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isomargin import checks
 from isomargin.errors import InputError
-from isomargin.losses import _settings
 from isomargin.losses._base import MetricLoss, Records
 from isomargin.losses._batch import Batch
 
@@ -73,10 +73,10 @@ class ThresholdPenaltyLoss(MetricLoss):
                 f"base is {type(self.base).__name__}, which with these settings is no mean over samples: "
                 "one such as SmoothAPLoss is needed, without simix and without a weight"
             )
-        self.domains = _settings.whole(domains, "domains")
-        self.far = _settings.share(far, "far")
-        self.queue_size = _settings.whole(queue_size, "queue_size", least=0)
-        self.floor = _settings.above_zero(floor, "floor")
+        self.domains = checks.whole(domains, "domains")
+        self.far = checks.share(far, "far")
+        self.queue_size = checks.whole(queue_size, "queue_size", least=0)
+        self.floor = checks.above_zero(floor, "floor")
         self.queue: Tensor | None = None
         self.queue_labels: Tensor | None = None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isomargin.losses import _settings
+from isomargin import checks
 from isomargin.losses._base import PairLoss, Records
 from isomargin.losses._batch import Batch, product
 from isomargin.losses._engine import Gradient
@@ -43,8 +43,8 @@ class TripletLoss(PairLoss):
 
     def __init__(self, margin: float = 0.2, reduction: str = "violating", check_finite: bool = False) -> None:
         super().__init__(check_finite)
-        self.margin = _settings.at_least_zero(margin, "margin")
-        self.reduction = _settings.one_of(reduction, "reduction", ("all", "violating"))
+        self.margin = checks.at_least_zero(margin, "margin")
+        self.reduction = checks.one_of(reduction, "reduction", ("all", "violating"))
 
     def shares_points(self, batch: Batch) -> bool:
         """Listed triplets are no matter of pairs."""

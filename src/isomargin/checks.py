@@ -1,4 +1,4 @@
-"""Checks of the losses' settings: each returns the value or says in a sentence what was expected and what came."""
+"""Checks of settings: each returns the value or says in a sentence what was expected and what came."""
 
 from __future__ import annotations
 

