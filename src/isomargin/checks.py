@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Sequence
 from numbers import Integral, Real
@@ -91,3 +92,13 @@ def distance(value: Any, name: str) -> float:
     if not 0 <= number(value, name) <= 2:
         raise InputError(f"{name} is {value}: a distance of unit vectors from 0 to 2 is needed")
     return float(value)
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """Suggest what may have been meant, else list what there is.
+
+    >>> nearest("smoth", ["smooth", "tcm"]), nearest("x", ["smooth", "tcm"])
+    ("did you mean 'smooth'?", 'known are smooth, tcm')
+    """
+    close = difflib.get_close_matches(name.lower(), known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known) or 'none'}"

@@ -54,7 +54,7 @@ def test_a_seed_repeats_and_images_differ():
 
 @pytest.mark.parametrize("settings", [{"rotation": -1}, {"shift": float("nan")}, {"scale": "0.1"}])
 def test_bad_settings_are_refused(settings):
-    with pytest.raises(ValueError, match="at least 0 is needed"):
+    with pytest.raises(ValueError, match="needed"):
         RandomAffine(**settings)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from isomargin import checks
 from isomargin.errors import InputError
 
 
@@ -31,9 +32,7 @@ class RandomAffine:
 
     def __post_init__(self) -> None:
         for name in ("rotation", "scale", "shear", "shift"):
-            value = getattr(self, name)
-            if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
-                raise InputError(f"{name} is {value!r}: a finite number of at least 0 is needed")
+            checks.at_least_zero(getattr(self, name), name)
 
     def __call__(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Distort images (n, c, h, w) of floating point; all channels alike."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from isomargin import checks
 from isomargin.data.benchmarks import read_cars, read_cub, read_inat, read_sop
 from isomargin.data.folder import read_folder
 from isomargin.data.images import DataSplit
@@ -54,13 +54,13 @@ def load_data(name: str, root: str | os.PathLike[str] | None = None, **settings:
     """
     known = name.lower() if isinstance(name, str) else name
     if known not in REGISTRY:
-        raise InputError(f"there is no data set {name!r}: {_nearest(str(name), list(REGISTRY))}")
+        raise InputError(f"there is no data set {name!r}: {checks.nearest(str(name), list(REGISTRY))}")
     reader = REGISTRY[known]
     parameters = list(inspect.signature(reader).parameters)
     of_reader = [each for each in parameters if each != "root"]
     for setting in settings:
         if setting not in of_reader:
-            raise InputError(f"{known} has no setting {setting!r}: {_nearest(setting, of_reader)}")
+            raise InputError(f"{known} has no setting {setting!r}: {checks.nearest(setting, of_reader)}")
     if "root" not in parameters:
         if root is not None:
             raise InputError(
@@ -73,9 +73,3 @@ def load_data(name: str, root: str | os.PathLike[str] | None = None, **settings:
     if not folder.exists():
         raise InputError(f"{folder} does not exist: give the folder that the files of {known} were unpacked to")
     return reader(folder, **settings)
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    """Suggest what may have been meant, else list what there is."""
-    close = difflib.get_close_matches(name.lower(), known, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known) or 'none'}"

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
+from isomargin import checks
 from isomargin.errors import InputError
 from isomargin.labels import as_labels
 
@@ -48,22 +49,14 @@ class ClassBatchSampler(Sampler[list[int]]):
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        for name, value, least in (
-            ("classes_per_batch", classes_per_batch, 1),
-            ("images_per_class", images_per_class, 1),
-            ("seed", seed, 0),
-            ("world_size", world_size, 1),
-        ):
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-                raise InputError(f"{name} is {value!r}: a whole number of at least {least} is needed")
-        if small_classes not in get_args(SmallClasses):
-            raise InputError(f"small_classes is {small_classes!r}: 'repeat' or 'drop' is needed")
+        self.classes_per_batch = checks.whole(classes_per_batch, "classes_per_batch")
+        self.images_per_class = checks.whole(images_per_class, "images_per_class")
+        self.small_classes = checks.one_of(small_classes, "small_classes", get_args(SmallClasses))
+        self.seed = checks.whole(seed, "seed", least=0)
+        self.world_size = checks.whole(world_size, "world_size")
         if not 0 <= rank < world_size:
             raise InputError(f"rank is {rank} of {world_size} processes: one from 0 to {world_size - 1} is needed")
-        self.classes_per_batch = int(classes_per_batch)
-        self.images_per_class = int(images_per_class)
-        self.small_classes = small_classes
-        self.seed, self.rank, self.world_size = int(seed), rank, world_size
+        self.rank = rank
         self.epoch = 0
         _, classes, counts = np.unique(as_labels(labels), return_inverse=True, return_counts=True)
         self._rows = np.split(np.argsort(classes, kind="stable"), np.cumsum(counts)[:-1])

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from isomargin import checks
 from isomargin.losses._base import PairLoss
 from isomargin.losses._engine import Gradient
 from isomargin.losses._pairs import INFINITY, Pairs, Tile
@@ -47,17 +48,18 @@ class RankLoss(PairLoss):
     query_is_ranked = True
     """With `include_query`: whether the query is ranked too, or only takes a place that others are ranked below."""
 
-    def __init__(self, include_query: bool, check_finite: bool) -> None:
+    def __init__(self, temperature: float, include_query: bool, check_finite: bool) -> None:
         super().__init__(check_finite)
-        self.include_query = include_query
+        self.temperature = checks.temperature(temperature, "temperature")
+        self.include_query = checks.truth(include_query, "include_query")
 
     def step_(self, differences: Tensor) -> Tensor:
-        """Return, in place, how much a negative counts that is this much more similar than the positive."""
-        raise NotImplementedError
+        """Return, in place, how much a negative counts that is this much more similar than the positive: σ(x/τ)."""
+        return sigmoid_step_(differences, self.temperature)
 
     def step_slope_(self, differences: Tensor) -> Tensor:
         """Return, in place, the derivative of `step_`."""
-        raise NotImplementedError
+        return sigmoid_slope_(differences, self.temperature)
 
     def positive_step_(self, differences: Tensor) -> Tensor:
         """Return, in place, how much another positive counts."""
@@ -72,9 +74,9 @@ class RankLoss(PairLoss):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the queries' losses (b,) and their derivatives by R⁺ and by R − R⁺ (b, ranked).
 
-        `ranked` is true where there is a positive; of a row without any, nothing is used.
+        `ranked` is true where there is a positive; of a row without any, nothing is used. Here it is 1 − AP.
         """
-        raise NotImplementedError
+        return average_precision_losses(positive_ranks, above, ranked)
 
     def begin(self, pairs: Pairs, weights: Tensor | None) -> Ranks:
         """Start."""

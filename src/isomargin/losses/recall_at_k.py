@@ -11,7 +11,7 @@ from isomargin import checks
 from isomargin.errors import InputError
 from isomargin.losses._batch import Batch
 from isomargin.losses._pairs import Pairs
-from isomargin.losses._ranks import RankLoss, sigmoid_slope_, sigmoid_step_
+from isomargin.losses._ranks import RankLoss
 
 SEED_STRIDE = 2_654_435_761  # torch's generator reads 32 bits: this keeps the draws of nearby seeds far apart
 
@@ -58,12 +58,11 @@ class RecallAtKLoss(RankLoss):
         seed: int = 0,
         check_finite: bool = False,
     ) -> None:
-        super().__init__(checks.truth(include_query, "include_query"), check_finite)
+        super().__init__(temperature, include_query, check_finite)
         several = isinstance(k, Iterable) and not isinstance(k, str)
         self.k = tuple(checks.whole(each, "k") for each in (k if several else [k]))  # type: ignore[union-attr]
         if not self.k:
             raise InputError("k is empty: at least one number of neighbours is needed")
-        self.temperature = checks.temperature(temperature, "temperature")
         self.rank_temperature = checks.temperature(rank_temperature, "rank_temperature")
         self.simix = checks.truth(simix, "simix")
         self.weighs_samples = not simix
@@ -94,14 +93,6 @@ class RecallAtKLoss(RankLoss):
         generator = torch.Generator().manual_seed((self.seed * SEED_STRIDE + int(self.calls)) % 2**32)
         self.calls += 1
         return torch.rand(count, generator=generator)
-
-    def step_(self, differences: Tensor) -> Tensor:
-        """Count softly what is above."""
-        return sigmoid_step_(differences, self.temperature)
-
-    def step_slope_(self, differences: Tensor) -> Tensor:
-        """Return the derivative of that."""
-        return sigmoid_slope_(differences, self.temperature)
 
     def query_losses(
         self, positive_ranks: Tensor, above: Tensor, ranked: Tensor, counts: Tensor

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
+from isomargin import checks
 from isomargin.errors import InputError
 from isomargin.losses._base import MetricLoss
 from isomargin.losses.arcface import ArcFaceLoss, SubCenterArcFaceLoss
@@ -96,12 +96,12 @@ def make_loss(config: LossConfig) -> MetricLoss:
 def _make_one(name: Any, settings: dict[str, Any]) -> MetricLoss:
     known = {_plain(each): each for each in REGISTRY} | {_plain(made.__name__): each for each, made in REGISTRY.items()}
     if not isinstance(name, str) or _plain(name) not in known:
-        raise InputError(f"there is no loss {name!r}: {_nearest(str(name), list(REGISTRY))}")
+        raise InputError(f"there is no loss {name!r}: {checks.nearest(str(name), list(REGISTRY))}")
     name = known[_plain(name)]
     parameters = inspect.signature(REGISTRY[name]).parameters
     for setting in settings:
         if setting not in parameters:
-            raise InputError(f"{name} has no setting {setting!r}: {_nearest(str(setting), list(parameters))}")
+            raise InputError(f"{name} has no setting {setting!r}: {checks.nearest(str(setting), list(parameters))}")
     missing = [each for each, of in parameters.items() if of.default is of.empty and each not in settings]
     if missing:
         raise InputError(f"{name} was given no {' and no '.join(missing)}: a proxy is needed for each training class")
@@ -116,9 +116,3 @@ def _plain(name: str) -> str:
     """
     plain = "".join(each for each in name.lower() if each.isalnum() or each == "+").removesuffix("loss")
     return plain.removesuffix("pp") + "++" if plain.endswith("pp") else plain
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    """Suggest what may have been meant, else list what there is."""
-    close = difflib.get_close_matches(name.lower(), known, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
-from isomargin import checks
-from isomargin.losses._ranks import RankLoss, average_precision_losses, sigmoid_slope_, sigmoid_step_
+from isomargin.losses._ranks import RankLoss
 
 
 class SmoothAPLoss(RankLoss):
@@ -33,19 +30,4 @@ class SmoothAPLoss(RankLoss):
     name = "smooth_ap"
 
     def __init__(self, temperature: float = 0.01, include_query: bool = False, check_finite: bool = False) -> None:
-        super().__init__(checks.truth(include_query, "include_query"), check_finite)
-        self.temperature = checks.temperature(temperature, "temperature")
-
-    def step_(self, differences: Tensor) -> Tensor:
-        """Count softly what is above."""
-        return sigmoid_step_(differences, self.temperature)
-
-    def step_slope_(self, differences: Tensor) -> Tensor:
-        """Return the derivative of that."""
-        return sigmoid_slope_(differences, self.temperature)
-
-    def query_losses(
-        self, positive_ranks: Tensor, above: Tensor, ranked: Tensor, counts: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return 1 − AP."""
-        return average_precision_losses(positive_ranks, above, ranked)
+        super().__init__(temperature, include_query, check_finite)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from isomargin import checks
-from isomargin.losses._ranks import RankLoss, average_precision_losses, sigmoid_slope_, sigmoid_step_
+from isomargin.losses._ranks import RankLoss, sigmoid_slope_, sigmoid_step_
 
 
 class SupAPLoss(RankLoss):
@@ -40,8 +40,7 @@ class SupAPLoss(RankLoss):
         include_query: bool = False,
         check_finite: bool = False,
     ) -> None:
-        super().__init__(checks.truth(include_query, "include_query"), check_finite)
-        self.temperature = checks.temperature(temperature, "temperature")
+        super().__init__(temperature, include_query, check_finite)
         self.slope = checks.at_least_zero(slope, "slope")
         self.delta = checks.at_least_zero(delta, "delta")
         self.offset = checks.at_least_zero(offset, "offset")
@@ -65,9 +64,3 @@ class SupAPLoss(RankLoss):
     def positive_step_slope_(self, differences: Tensor) -> Tensor | None:
         """Counting has no derivative."""
         return None
-
-    def query_losses(
-        self, positive_ranks: Tensor, above: Tensor, ranked: Tensor, counts: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return 1 − AP."""
-        return average_precision_losses(positive_ranks, above, ranked)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isomargin import checks
 from isomargin.errors import InputError
 from isomargin.losses.gather import gather
 
@@ -52,8 +53,7 @@ def large_batch_backward(
     >>> model.weight.grad.shape
     torch.Size([2, 4])
     """
-    if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1:
-        raise InputError(f"chunk is {chunk!r}: a whole number of at least 1 is needed")
+    checks.whole(chunk, "chunk")
     if len(images) != len(labels):
         raise InputError(f"images has {len(images)} rows, labels {len(labels)}: one label an image is needed")
     device = next((each.device for each in model.parameters()), images.device)

@@ -6,7 +6,6 @@ the others are checked here. `load_recipe` reads a file and takes changes from a
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from isomargin import checks
 from isomargin.errors import InputError
 from isomargin.files import atomic_write, check_file, reading
 
@@ -204,9 +204,7 @@ def _sentence(error: ValidationError, source: str) -> str:
     name = ".".join(place)
     if first["type"] == "extra_forbidden":
         known = _settings_at(place[:-1])
-        close = difflib.get_close_matches(place[-1], known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
-        return f"{source} has no setting {name!r}: {hint}"
+        return f"{source} has no setting {name!r}: {checks.nearest(place[-1], known)}"
     if first["type"] == "missing":
         return f"{source} lacks {name!r}: it is needed"
     expected = first["msg"].removeprefix("Input should be ")

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from isomargin import checks
 from isomargin.errors import InputError
 
 
@@ -25,7 +26,7 @@ class MultiStep:
     factor: float = 0.3
 
     def __post_init__(self) -> None:
-        _check_positive("factor", self.factor)
+        checks.above_zero(self.factor, "factor")
         if any(later <= earlier for earlier, later in zip(self.at, self.at[1:], strict=False)):
             raise InputError(f"at is {list(self.at)}: epochs in ascending order are needed")
 
@@ -46,8 +47,8 @@ class EveryEpochs:
     factor: float = 0.5
 
     def __post_init__(self) -> None:
-        _check_positive("epochs", self.epochs)
-        _check_positive("factor", self.factor)
+        checks.above_zero(self.epochs, "epochs")
+        checks.above_zero(self.factor, "factor")
 
     def __call__(self, epoch: float) -> float:
         """Return the multiple at an epoch."""
@@ -66,7 +67,7 @@ class Cosine:
     final: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_positive("epochs", self.epochs)
+        checks.above_zero(self.epochs, "epochs")
 
     def __call__(self, epoch: float) -> float:
         """Return the multiple at an epoch."""
@@ -89,7 +90,7 @@ class OneCycle:
     final: float = 1 / 25 / 10_000
 
     def __post_init__(self) -> None:
-        _check_positive("epochs", self.epochs)
+        checks.above_zero(self.epochs, "epochs")
         if not 0 < self.rise < 1:
             raise InputError(f"rise is {self.rise}: a share above 0 and below 1 is needed")
 
@@ -120,7 +121,7 @@ class Plateau:
     lowered: int = field(default=0)
 
     def __post_init__(self) -> None:
-        _check_positive("factor", self.factor)
+        checks.above_zero(self.factor, "factor")
 
     def see(self, score: float) -> None:
         """Take note of an evaluation's score, the larger the better."""
@@ -140,8 +141,3 @@ class Plateau:
     def load_state_dict(self, state: dict[str, float]) -> None:
         """Go on from a checkpoint."""
         self.best, self.waited, self.lowered = state["best"], int(state["waited"]), int(state["lowered"])
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
-        raise InputError(f"{name} is {value!r}: a finite number above 0 is needed")
