@@ -9,13 +9,22 @@ import matplotlib
 import numpy as np
 
 import isomargin as im
-from isomargin.demo import DIMENSIONS, project
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 2}
+DIMENSIONS = 64
 ACCEPTS, REJECTS, GREY = "#c2410c", "#1d4ed8", "#6b7280"
+
+
+def project(train: np.ndarray, test: np.ndarray, dimensions: int) -> np.ndarray:
+    """(n, dimensions) the test images in the coordinates of the training images' principal components."""
+    train_pixels = train.reshape(len(train), -1).astype(np.float32) / 255
+    test_pixels = test.reshape(len(test), -1).astype(np.float32) / 255
+    mean = train_pixels.mean(axis=0)
+    components = np.linalg.eigh(np.cov((train_pixels - mean).T))[1][:, ::-1][:, :dimensions]
+    return np.asarray((test_pixels - mean) @ components, np.float32)
 
 
 def main() -> None:

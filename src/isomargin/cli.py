@@ -1,30 +1,25 @@
-"""The command ``isomargin``: one short function a command; what they do is elsewhere.
+"""The command ``isomargin``, put together from `commands`.
 
 Bad input ends with one sentence on standard error and exit code 2. Imports that take long are inside the commands,
 so that ``isomargin --help`` answers at once.
 """
 
 import io
-import json
 import sys
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from collections.abc import Sequence
+from typing import Annotated, NoReturn
 
 import typer
 
 from isomargin import __version__
+from isomargin.commands import measuring, training
 from isomargin.errors import InputError
-
-if TYPE_CHECKING:
-    from isomargin.measure.evaluation import Evaluation
 
 app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="One distance threshold that holds for every class: measure how far embeddings are from it.",
+    help="One distance threshold that holds for every class: measure how far embeddings are from it, and train models "
+    "that come nearer.",
 )
 
 
@@ -35,7 +30,10 @@ def main() -> None:
     try:
         sys.exit(app(sys.argv[1:] or ["--help"], standalone_mode=False))
     except InputError as error:
-        refuse(str(error))
+        refuse(str(error), error.details)
+    except (KeyboardInterrupt, typer.Abort):
+        print("\nisomargin: stopped", file=sys.stderr)
+        sys.exit(130)
     except MemoryError as error:
         refuse(f"there is not enough memory ({error})")
     except OSError as error:
@@ -46,11 +44,13 @@ def main() -> None:
         refuse(error.format_message())
 
 
-def refuse(sentence: str) -> NoReturn:
-    """End with one line on standard error, whatever characters file names brought into it."""
+def refuse(sentence: str, details: Sequence[str] = ()) -> NoReturn:
+    """End with one line on standard error, and one a detail, whatever characters file names brought into them."""
     from isomargin.tables import printable
 
     print(f"isomargin: {printable(sentence)}", file=sys.stderr)
+    for line in details:
+        print(f"  {printable(line)}", file=sys.stderr)
     sys.exit(2)
 
 
@@ -70,163 +70,5 @@ def options(
     """Options before the command."""
 
 
-@app.command()
-def evaluate(
-    file: Annotated[Path, typer.Argument(help="Embeddings: .npz, .npy, .parquet, .pt or .safetensors.")],
-    labels: Annotated[Path | None, typer.Option(help="A file of labels: .npy, or .txt with one a line.")] = None,
-    embeddings_key: Annotated[str, typer.Option(help="Name of the embeddings in the file.")] = "embeddings",
-    labels_key: Annotated[str, typer.Option(help="Name of the labels in the file.")] = "labels",
-    far: Annotated[
-        tuple[float, float],
-        typer.Option(metavar="LOW HIGH", help="False accept rates at the ends of the calibration range."),
-    ] = (1e-2, 1e-1),
-    frr: Annotated[float | None, typer.Option(help="Start the range at this false reject rate instead.")] = None,
-    distances: Annotated[
-        tuple[float, float] | None,
-        typer.Option(metavar="LOW HIGH", help="The range itself, in distance, in place of --far and --frr."),
-    ] = None,
-    grid: Annotated[int, typer.Option(help="Distances in the range at which curves are evaluated.")] = 101,
-    epsilon: Annotated[float, typer.Option(help="Share of the classes in the groups of epsilon-OPIS.")] = 0.1,
-    c: Annotated[float, typer.Option(help="Weight of sensitivity in the utility.")] = 1.0,
-    utility: Annotated[
-        str, typer.Option(help="specificity_sensitivity or precision_recall.")
-    ] = "specificity_sensitivity",
-    mean_curve: Annotated[str, typer.Option(help="Deviations from the mean of the classes, or pooled.")] = "classes",
-    epsilon_form: Annotated[str, typer.Option(help="f_score, or printed as in the paper's Eq. 3.")] = "f_score",
-    target_far: Annotated[float, typer.Option(help="False accept rate that class thresholds are compared at.")] = 1e-2,
-    target_frr: Annotated[float, typer.Option(help="False reject rate that they are compared at.")] = 5e-2,
-    k: Annotated[str, typer.Option(help="Numbers of neighbours for recall@k, with commas.")] = "1,2,4,8,16,32",
-    map_at_r: Annotated[bool, typer.Option(help="R-precision and MAP@R.")] = True,
-    pairs: Annotated[str, typer.Option(help="all, or sampled as in the paper.")] = "all",
-    negatives_per_positive: Annotated[int, typer.Option(help="Of the sampled protocol.")] = 10,
-    seed: Annotated[int, typer.Option(help="Of the sampled protocol.")] = 0,
-    exact: Annotated[bool, typer.Option("--exact", help="Float64 products and exact quantiles; slower.")] = False,
-    device: Annotated[str | None, typer.Option(help="A torch device, such as cuda.")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads; all cores unless given.")] = None,
-    output: Annotated[Path | None, typer.Option(help="Write the evaluation to this .json file.")] = None,
-    per_class: Annotated[Path | None, typer.Option(help="Write the table of all classes to this .csv file.")] = None,
-    worst: Annotated[int, typer.Option(min=0, help="How many of the worst classes to show.")] = 10,
-    worst_by: Annotated[
-        str, typer.Option(help="Worst by mean_utility, opis_contribution, far, frr, eer.")
-    ] = "mean_utility",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
-) -> None:
-    """Measure threshold consistency, verification and retrieval of embeddings.
-
-    Vectors need not have length one: they are normalised. A class is whatever rows share a label.
-    """
-    from isomargin.embeddings import EmbeddingSet
-    from isomargin.measure.evaluate import evaluate as run
-    from isomargin.measure.evaluation import check_worst_by
-
-    check_writable(output, ".json")
-    check_writable(per_class, ".csv")
-    check_worst_by(worst_by)
-    embeddings = EmbeddingSet.load(file, labels=labels, embeddings_key=embeddings_key, labels_key=labels_key)
-    evaluation = without_warnings(
-        run,
-        embeddings.vectors,
-        embeddings.labels,
-        far=far,
-        frr=frr,
-        distances=distances,
-        grid=grid,
-        epsilon=epsilon,
-        c=c,
-        utility=utility,
-        mean_curve=mean_curve,
-        epsilon_form=epsilon_form,
-        target_far=target_far,
-        target_frr=target_frr,
-        k=whole_numbers(k),
-        map_at_r=map_at_r,
-        pairs=pairs,
-        negatives_per_positive=negatives_per_positive,
-        seed=seed,
-        exact=exact,
-        device=device,
-        threads=threads,
-    )
-    if output is not None:
-        with writing(output):
-            evaluation.save(output)
-    if per_class is not None:
-        with writing(per_class):
-            save_table(evaluation, per_class)
-    show(evaluation, worst, worst_by, as_json)
-
-
-@app.command()
-def demo(
-    output: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
-) -> None:
-    """Evaluate a plain embedding of rendered letters: no download, a few seconds.
-
-    The letters come from the fonts that matplotlib ships; the embedding is a projection of their pixels, fitted on
-    other letters.
-    """
-    from isomargin.demo import run_demo
-
-    with writing(output):
-        evaluation = without_warnings(run_demo, output)
-    show(evaluation, 10, "mean_utility", as_json)
-    print(f"\nwritten to {output}: embeddings.npz, evaluation.json", file=sys.stderr)
-
-
-def show(evaluation: "Evaluation", worst: int, worst_by: str, as_json: bool) -> None:
-    """Print for people or for machines; notes go to standard error."""
-    from isomargin.tables import as_values, print_evaluation
-
-    for note in evaluation.notes:
-        print(f"note: {note}", file=sys.stderr)
-    if as_json:
-        print(json.dumps(as_values(evaluation, worst, worst_by), allow_nan=False, indent=1))
-    else:
-        print_evaluation(evaluation, worst, worst_by)
-
-
-def without_warnings(function: Any, *arguments: Any, **options: Any) -> "Evaluation":
-    """Call a function whose notes are shown with its result, so that its warnings would say them twice."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        evaluation: Evaluation = function(*arguments, **options)
-        return evaluation
-
-
-def whole_numbers(text: str) -> tuple[int, ...]:
-    """Read numbers with commas between them."""
-    try:
-        return tuple(int(each) for each in text.split(",") if each.strip())
-    except ValueError as error:
-        raise InputError(
-            f"k is {text!r}: whole numbers with commas between them are needed, such as 1,10,100"
-        ) from error
-
-
-def check_writable(path: Path | None, suffix: str) -> None:
-    """Refuse a name that could not be written, before any work is done."""
-    if path is None:
-        return
-    if path.suffix != suffix:
-        raise InputError(f"{path} should end in {suffix}")
-    with writing(path):
-        if path.is_dir() or not path.parent.is_dir():
-            raise InputError(f"{path} cannot be written: there must be a folder {path.parent}, and no folder {path}")
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn what the disk refuses in the block into a sentence that names the path."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"{path} cannot be written ({error.strerror}): choose another place") from error
-
-
-def save_table(evaluation: "Evaluation", path: Path) -> None:
-    """Write the table of classes, whole or not at all."""
-    from isomargin.files import atomic_write
-
-    with atomic_write(path) as temporary:
-        evaluation.per_class.to_csv(temporary, index=False, errors="backslashreplace")
+for command in (measuring.evaluate, training.demo, training.train, training.tune, training.embed):
+    app.command()(command)

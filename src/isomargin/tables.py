@@ -1,5 +1,6 @@
 """Evaluations as text: a table for people, plain values for machines. No numbers are computed here."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +20,50 @@ LONGEST = 100  # characters of a name that are looked at: many may share one col
 
 def print_evaluation(evaluation: "Evaluation", worst: int = 10, worst_by: str = "mean_utility") -> None:
     """Print the scores and the worst classes on standard output."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = PIPED
+    console = make_console()
     console.print(scores_table(evaluation))
     if worst > 0:
         console.print()
         console.print(classes_table(evaluation, worst, worst_by))
+
+
+def make_console() -> Console:
+    """Make the console of standard output, at a fixed width where that is no terminal."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = PIPED
+    return console
+
+
+def comparison_table(evaluations: Mapping[str, "Evaluation"]) -> RenderableType:
+    """Set evaluations side by side; the change is that of the last against the first."""
+    first, *_, last = evaluations.values()
+    share = f"{100 * first.settings.epsilon:g}%-OPIS"
+    rows: list[tuple[str, Callable[[Evaluation], float], str, bool]] = [
+        ("recall@1", lambda each: each.recall_at_k[1], ".2%", False),
+        ("MAP@R", lambda each: each.map_at_r, ".2%", False),
+        ("OPIS", lambda each: each.opis, ".3e", True),
+        (share, lambda each: each.epsilon_opis, ".3e", True),
+        ("equal error rate", lambda each: each.eer, ".2%", False),
+    ]
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in ("", *evaluations, "change"):
+        table.add_column(column, justify="left" if not column else "right")
+    for title, score, form, relative in rows:
+        values = [score(each) for each in evaluations.values()]
+        change = values[-1] / values[0] - 1 if relative else values[-1] - values[0]
+        shown = f"{change:+.0%}" if relative else f"{100 * change:+.2f} points"
+        table.add_row(title, *(format(each, form) for each in values), shown)
+    table.add_row("")
+    table.add_row(Text(f"at the one threshold for FAR {first.settings.target_far:g}, over the classes", style="dim"))
+    for title, name in (("FAR, 5% to 95% of classes", "class_far"), ("FRR, 5% to 95% of classes", "class_frr")):
+        cells = []
+        for each in evaluations.values():
+            low, high = np.nanquantile(getattr(each.target, name), (0.05, 0.95))
+            cells.append(f"{low:.2%} to {high:.2%}")
+        table.add_row(title, *cells)
+    data = f"{last.images:,} images in {last.class_count:,} classes that were not trained on"
+    return Group(Text(data, style="bold"), table)
 
 
 def scores_table(evaluation: "Evaluation") -> RenderableType:

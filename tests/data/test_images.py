@@ -98,8 +98,13 @@ def test_an_unreadable_file_is_named_on_reading(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({}, "either pixels or paths"),
-        ({"pixels": np.zeros((2, 3, 3), np.uint8), "paths": (Path("a"), Path("b"))}, "not both"),
+        ({}, "none of them came: either pixels, paths or vectors"),
+        ({"pixels": np.zeros((2, 3, 3), np.uint8), "paths": (Path("a"), Path("b"))}, "pixels and paths came"),
+        ({"vectors": np.zeros((2, 3), np.float32), "paths": (Path("a"), Path("b"))}, "paths and vectors came"),
+        ({"vectors": np.zeros((3, 3), np.float32)}, "2 entries for 3 vectors"),
+        ({"vectors": np.zeros((2, 3))}, "float64: .* of float32 is needed"),
+        ({"vectors": np.zeros((2, 0), np.float32)}, r"shape \(2, 0\)"),
+        ({"vectors": np.zeros(2, np.float32)}, r"shape \(2,\)"),
         ({"paths": (Path("a"),)}, "2 entries for 1 images"),
         ({"pixels": np.zeros((2, 3, 3))}, "float64: .* of uint8 is needed"),
         ({"pixels": np.zeros((2, 3, 3, 4), np.uint8)}, r"shape \(2, 3, 3, 4\)"),

@@ -1,15 +1,22 @@
-"""Random distortions of a whole batch at once, for small images that are kept in memory: no loader to wait for."""
+"""Random distortions of training images.
+
+`RandomAffine` distorts a whole batch at once, for small images that are kept in memory: no loader to wait for.
+`RandomCrop` is what the benchmarks' recipes do to each image file.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from isomargin import checks
 from isomargin.errors import InputError
+from isomargin.torchvision_shim import import_torchvision
 
 
 @dataclass(frozen=True)
@@ -36,13 +43,24 @@ class RandomAffine:
 
     def __call__(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Distort images (n, c, h, w) of floating point; all channels alike."""
+        return self.distort(images, self.draw(len(images), generator))
+
+    def draw(self, count: int, generator: torch.Generator | None = None) -> Tensor:
+        """Draw the distortions of `count` images, (6, count) from -1 to 1.
+
+        Apart from `distort` so that processes that share a batch can draw for the whole and take their part.
+        """
+        return torch.rand(6, count, generator=generator).mul_(2).sub_(1)
+
+    def distort(self, images: Tensor, draws: Tensor) -> Tensor:
+        """Distort images (n, c, h, w) as drawn, (6, n)."""
         if images.ndim != 4 or not images.is_floating_point():
             raise InputError(
                 f"images has shape {tuple(images.shape)} and {images.dtype}: "
                 "floating point (images, channels, height, width) is needed"
             )
         count, _, height, width = images.shape
-        draws = torch.rand(6, count, generator=generator).mul_(2).sub_(1).to(images)  # (6, n) in -1..1
+        draws = draws.to(images)
         angle = draws[0] * math.radians(self.rotation)
         across, down = (draws[1:3] * self.scale).exp()
         shear = draws[3] * self.shear
@@ -56,3 +74,51 @@ class RandomAffine:
         matrices[:, 1, 2] = draws[5] * 2 * self.shift / max(height, 1)
         grid = torch.nn.functional.affine_grid(matrices, list(images.shape), align_corners=False)
         return torch.nn.functional.grid_sample(images, grid, mode="bilinear", align_corners=False)
+
+
+@dataclass(frozen=True)
+class RandomCrop:
+    """Cuts a part out of an image, brings it to the model's size, and flips it left to right at random.
+
+    torchvision's `RandomResizedCrop` and `RandomHorizontalFlip`; the part's sides are 3:4 to 4:3.
+    """
+
+    smallest_area: float = 0.08
+    """The smallest share of the image's area."""
+    flip: float = 0.5
+    """How often it is flipped."""
+
+    def __post_init__(self) -> None:
+        if not 0 < checks.number(self.smallest_area, "smallest_area") <= 1:
+            raise InputError(f"smallest_area is {self.smallest_area}: a share above 0 and up to 1 is needed")
+        if not 0 <= checks.number(self.flip, "flip") <= 1:
+            raise InputError(f"flip is {self.flip}: a share from 0 to 1 is needed")
+
+    def transform(self, size: int) -> Callable[[Any], Tensor]:
+        """Make the transform of a PIL image to uint8 (channels, size, size), which draws from torch's random state."""
+        v2 = _torchvision_transforms()
+        crop = v2.RandomResizedCrop(size, scale=(self.smallest_area, 1.0))
+        made: Callable[[Any], Tensor] = v2.Compose([crop, v2.RandomHorizontalFlip(self.flip), v2.PILToTensor()])
+        return made
+
+
+def centre_crop(size: int, resize: int | None = None) -> Callable[[Any], Tensor]:
+    """Make the transform of a test image: the shorter side to `resize`, 8/7 of size if not given, the centre cut out.
+
+    >>> from PIL import Image
+    >>> centre_crop(28)(Image.new("RGB", (100, 60))).shape
+    torch.Size([3, 28, 28])
+    """
+    v2 = _torchvision_transforms()
+    side = round(size * 8 / 7) if resize is None else resize
+    if side < size:
+        raise InputError(f"resize is {resize}: at least the model's {size} pixels are needed")
+    made: Callable[[Any], Tensor] = v2.Compose([v2.Resize(side), v2.CenterCrop(size), v2.PILToTensor()])
+    return made
+
+
+def _torchvision_transforms() -> Any:
+    import_torchvision()
+    from torchvision.transforms import v2
+
+    return v2

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -19,12 +19,23 @@ from isomargin.data.images import DataSplit, ImageSet, check_choice, check_there
 from isomargin.errors import InputError
 from isomargin.files import check_file, reading
 
-__all__ = ["IMAGE_SUFFIXES", "class_folders", "read_folder"]
+__all__ = [
+    "IMAGE_SUFFIXES",
+    "TrainClasses",
+    "class_folders",
+    "divide_classes",
+    "join_parts",
+    "read_folder",
+    "way_to_divide",
+]
 
 IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "bmp", "webp", "gif", "tif", "tiff")
 """Files with these endings, in upper or lower case, are images."""
 
 FolderSplit = Literal["classes", "folders"]
+
+TrainClasses = Sequence[str] | str | os.PathLike[str]
+"""Names of classes, or the path of a text file with a name a line."""
 
 
 def read_folder(
@@ -32,7 +43,7 @@ def read_folder(
     split: FolderSplit = "classes",
     train_share: float | None = None,
     seed: int = 0,
-    train_classes: Sequence[str] | str | os.PathLike[str] | None = None,
+    train_classes: TrainClasses | None = None,
     order: int | None = None,
 ) -> DataSplit:
     """Read a tree of class folders and divide it into training and test classes.
@@ -56,13 +67,10 @@ def read_folder(
     (('cat', 'dog'), ('owl',))
     """
     check_choice("split", split, get_args(FolderSplit))
-    ways = {"train_share": train_share, "train_classes": train_classes, "order": order}
-    given = [name for name, value in ways.items() if value is not None]
-    if len(given) > 1:
-        raise InputError(f"{' and '.join(given)} are given: one of them says which classes are for training")
+    way = way_to_divide(train_share, train_classes, order)
     if split == "folders":
-        if given:
-            raise InputError(f"{given[0]} is given with split='folders': there the folders say what is for training")
+        if way is not None:
+            raise InputError(f"{way} is given with split='folders': there the folders say what is for training")
         return _two_folders(root)
     found = class_folders(root)
     if not found:
@@ -72,12 +80,7 @@ def read_folder(
             f"{root} holds train/ and test/, which may share classes: give split='folders', or give the root of one"
         )
     names = sorted(found)
-    training = _training_classes(names, train_share, seed, train_classes, order)
-    if not 0 < len(training) < len(names):
-        raise InputError(
-            f"{len(training)} of the {len(names)} classes in {root} are for training: "
-            "at least one must be, and one be left for testing"
-        )
+    training = divide_classes(names, str(root), train_share, seed, train_classes, order)
     return DataSplit(
         "folder",
         _images(found, [name for name in names if name in training]),
@@ -130,11 +133,7 @@ def _two_folders(root: Path) -> DataSplit:
             raise InputError(f"{root / part} holds no images: class folders with some are expected")
         parts[part] = _images(found, list(found)), _stray(root / part, found)
     (train, train_notes), (test, test_notes) = parts["train"], parts["test"]
-    shared = set(train.class_names) & set(test.class_names)
-    notes = train_notes + test_notes
-    if shared and set(train.class_names) != set(test.class_names):
-        notes += (f"{len(shared)} of {len(test.class_names)} test classes are training classes as well, the rest not",)
-    return DataSplit("folder", train, test, closed=bool(shared), notes=notes)
+    return join_parts("folder", train, test, train_notes + test_notes)
 
 
 def _images(found: dict[str, list[str]], names: list[str]) -> ImageSet:
@@ -147,12 +146,60 @@ def _stray(root: Path, found: dict[str, list[str]]) -> tuple[str, ...]:
     return (f"images that lie in {root} itself and in no class folder make up a class '.': {len(found['.'])}",)
 
 
-def _training_classes(
+def way_to_divide(train_share: float | None, train_classes: TrainClasses | None, order: int | None) -> str | None:
+    """Name the one setting that says which classes are for training, if any is given.
+
+    >>> way_to_divide(None, ["cat"], 2)
+    Traceback (most recent call last):
+    isomargin.errors.InputError: train_classes and order are given: one of them says which classes are for training
+    """
+    ways = {"train_share": train_share, "train_classes": train_classes, "order": order}
+    given = [name for name, value in ways.items() if value is not None]
+    if len(given) > 1:
+        raise InputError(f"{' and '.join(given)} are given: one of them says which classes are for training")
+    return given[0] if given else None
+
+
+def divide_classes(
     names: list[str],
-    train_share: float | None,
-    seed: int,
-    train_classes: Sequence[str] | str | os.PathLike[str] | None,
-    order: int | None,
+    source: str,
+    train_share: float | None = None,
+    seed: int = 0,
+    train_classes: TrainClasses | None = None,
+    order: int | None = None,
+) -> set[str]:
+    """Choose the classes to train on, by settings as those of `read_folder`; `names` are in sorted order.
+
+    >>> sorted(divide_classes(["ant", "cat", "dog"], "pets", order=2))
+    ['ant', 'cat']
+    >>> divide_classes(["ant"], "pets")
+    Traceback (most recent call last):
+    isomargin.errors.InputError: 0 of the 1 classes in pets are for training: at least one must be, and one be left ...
+    """
+    training = _training_classes(names, train_share, seed, train_classes, order)
+    if not 0 < len(training) < len(names):
+        raise InputError(
+            f"{len(training)} of the {len(names)} classes in {source} are for training: "
+            "at least one must be, and one be left for testing"
+        )
+    return training
+
+
+def join_parts(name: str, train: ImageSet, test: ImageSet, notes: tuple[str, ...] = ()) -> DataSplit:
+    """Make a data set of two parts that were given apart; closed if they share classes, with a note if only some.
+
+    >>> cat, both = (ImageSet(np.arange(n), ("cat", "dog")[:n], vectors=np.eye(n, 2, dtype="f")) for n in (1, 2))
+    >>> join_parts("pets", cat, both).notes
+    ('1 of 2 test classes are training classes as well, the rest not',)
+    """
+    shared = set(train.class_names) & set(test.class_names)
+    if shared and set(train.class_names) != set(test.class_names):
+        notes += (f"{len(shared)} of {len(test.class_names)} test classes are training classes as well, the rest not",)
+    return DataSplit(name, train, test, closed=bool(shared), notes=notes)
+
+
+def _training_classes(
+    names: list[str], train_share: float | None, seed: int, train_classes: TrainClasses | None, order: int | None
 ) -> set[str]:
     if train_classes is not None:
         return _named_classes(names, train_classes)
@@ -172,22 +219,26 @@ def _training_classes(
     return {names[index] for index in np.random.default_rng(seed).permutation(len(names))[:count]}
 
 
-def _named_classes(names: list[str], wanted: Sequence[str] | str | os.PathLike[str]) -> set[str]:
+def _named_classes(names: list[str], wanted: TrainClasses) -> set[str]:
+    source = "train_classes"
     if isinstance(wanted, str | os.PathLike):
         file = Path(wanted)
         check_file(file)
         with reading(file):
             lines = file.read_text(encoding="utf-8-sig").splitlines()
         source, wanted = str(file), [line.strip() for line in lines if line.strip()]
-    else:
-        source = "train_classes"
+    if not isinstance(wanted, Iterable):
+        raise InputError(f"train_classes is {wanted!r}: a list of names, or the path of a file of them, is needed")
+    # A recipe's YAML reads a name such as 7 as a number.
+    plain = [str(name) if _whole(name) else name for name in wanted]
     known = set(names)
-    for name in wanted:
-        if name not in known:
+    for name in plain:
+        if not isinstance(name, str) or name not in known:
+            # Not `checks.nearest`: case may tell classes apart, and there may be thousands, too many to list.
             close = difflib.get_close_matches(str(name), names, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(names[:5])} and others"
-            raise InputError(f"{source} has the class {name!r}, and there is no such folder: {hint}")
-    return set(wanted)
+            raise InputError(f"{source} has the class {name!r}, and there is no such class: {hint}")
+    return set(plain)
 
 
 def _whole(value: Any) -> bool:

@@ -1,5 +1,7 @@
 """What every reader of a data set gives: images with their classes, in memory or as files, to train and to test with.
 
+In place of images there may be vectors, to train a head on what a frozen network made of them.
+
 Here is also what holds for all of them: image files that cannot be decoded, lists of images that are not on the disk,
 and numbers of images that differ from the published ones. The layouts of the data sets are in the other modules.
 """
@@ -32,6 +34,7 @@ __all__ = [
     "compare_counts",
     "find_bad_images",
     "images_of_files",
+    "joined",
     "without_bad",
 ]
 
@@ -42,7 +45,7 @@ _PATHS_A_TASK = 64  # a task of a few images keeps the queue short, whatever the
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Images with their classes; either the pixels or the paths are there.
+    """Images with their classes; one of pixels, paths and vectors is there, and not the others.
 
     >>> images = ImageSet(np.array([0, 0, 1]), ("cat", "dog"), pixels=np.zeros((3, 28, 28), np.uint8))
     >>> len(images), images.read(2).size
@@ -59,10 +62,15 @@ class ImageSet:
     """(n, h, w) grey or (n, h, w, 3) red, green, blue."""
     paths: tuple[Path, ...] | None = None
     """(n,), image files."""
+    vectors: NDArray[np.float32] | None = None
+    """(n, d), in place of images."""
 
     def __post_init__(self) -> None:
-        if (self.pixels is None) == (self.paths is None):
-            raise InputError("either pixels or paths are needed, and not both")
+        kinds = {"pixels": self.pixels, "paths": self.paths, "vectors": self.vectors}
+        given = {name: rows for name, rows in kinds.items() if rows is not None}
+        if len(given) != 1:
+            came = " and ".join(given) or "none of them"
+            raise InputError(f"{came} came: either pixels, paths or vectors are needed, and not more than one of them")
         if self.labels.ndim != 1 or self.labels.dtype != np.int64:
             raise InputError(
                 f"labels has shape {self.labels.shape} and {self.labels.dtype}: (images,) of int64 is needed"
@@ -71,11 +79,16 @@ class ImageSet:
             shape, kind = self.pixels.shape, self.pixels.dtype
             if kind != np.uint8 or not (len(shape) == 3 or (len(shape) == 4 and shape[3] == 3)):
                 raise InputError(f"pixels has shape {shape} and {kind}: (n, h, w) or (n, h, w, 3) of uint8 is needed")
-        images = self.pixels if self.paths is None else self.paths
-        assert images is not None
-        if len(images) != len(self.labels):
+        if self.vectors is not None:
+            shape = self.vectors.shape
+            if self.vectors.dtype != np.float32 or len(shape) != 2 or not shape[1]:
+                raise InputError(
+                    f"vectors has shape {shape} and {self.vectors.dtype}: (n, d) of float32 is needed, d above 0"
+                )
+        (rows,) = given.values()
+        if len(rows) != len(self.labels):
             raise InputError(
-                f"labels has {len(self.labels)} entries for {len(images)} images: one label each is needed"
+                f"labels has {len(self.labels)} entries for {len(rows)} {self._noun}s: one label each is needed"
             )
         if len(set(self.class_names)) != len(self.class_names):
             twice = next(name for name in self.class_names if self.class_names.count(name) > 1)
@@ -91,7 +104,11 @@ class ImageSet:
         return len(self.labels)
 
     def __repr__(self) -> str:
-        return f"ImageSet({_counted(len(self), 'image')} in {_counted(len(self.class_names), 'class')})"
+        return f"ImageSet({_counted(len(self), self._noun)} in {_counted(len(self.class_names), 'class')})"
+
+    @property
+    def _noun(self) -> str:
+        return "image" if self.vectors is None else "vector"
 
     def select(self, rows: ArrayLike) -> ImageSet:
         """Give the images of these rows (indices or a mask), with the classes that occur in them, numbered anew."""
@@ -103,6 +120,7 @@ class ImageSet:
             class_names=tuple(self.class_names[number] for number in kept),
             pixels=None if self.pixels is None else self.pixels[which],
             paths=None if self.paths is None else tuple(self.paths[row] for row in which),
+            vectors=None if self.vectors is None else self.vectors[which],
         )
 
     def of_classes(self, classes: ArrayLike) -> ImageSet:
@@ -121,7 +139,8 @@ class ImageSet:
         """Read one image: red, green and blue where it is a file, else as the pixels are (mode "L" or "RGB")."""
         if self.pixels is not None:
             return Image.fromarray(self.pixels[row])
-        assert self.paths is not None
+        if self.paths is None:
+            raise InputError(f"row {row} is a vector and no image: take vectors[{row}]")
         path = self.paths[row]
         with reading(path), Image.open(path) as image:
             return image.convert("RGB")
@@ -160,11 +179,31 @@ class DataSplit:
             )
 
 
+def joined(first: ImageSet, second: ImageSet) -> ImageSet:
+    """Put two sets of the same kind together; classes of the same name become one, in sorted order.
+
+    >>> parts = [ImageSet(np.array([0]), (name,), pixels=np.zeros((1, 28, 28), np.uint8)) for name in "ba"]
+    >>> joined(*parts).class_names, joined(*parts).labels
+    (('a', 'b'), array([1, 0]))
+    """
+    names = sorted({*first.class_names, *second.class_names})
+    number = {name: index for index, name in enumerate(names)}
+    labels = [number[each.class_names[label]] for each in (first, second) for label in each.labels]
+    kept: dict[str, Any] = {}
+    if first.paths is not None and second.paths is not None:
+        kept["paths"] = (*first.paths, *second.paths)
+    elif first.pixels is not None and second.pixels is not None:
+        kept["pixels"] = np.concatenate([first.pixels, second.pixels])
+    elif first.vectors is not None and second.vectors is not None:
+        kept["vectors"] = np.concatenate([first.vectors, second.vectors])
+    return ImageSet(np.array(labels, np.int64), tuple(names), **kept)
+
+
 def find_bad_images(images: ImageSet, workers: int = 8) -> list[tuple[Path, str]]:
     """Decode every file and list those that cannot be, each with the reason, in the order of the images.
 
     Files are read whole, with `workers` threads: a header that is in order says nothing of data that are cut short.
-    Images in memory are never bad.
+    Images in memory and vectors are never bad.
 
     >>> find_bad_images(ImageSet(np.array([0]), ("cat",), paths=(Path("no/such/image.jpg"),)))
     [(PosixPath('no/such/image.jpg'), 'FileNotFoundError: No such file or directory')]

@@ -10,6 +10,7 @@ from typing import Any
 
 from isomargin import checks
 from isomargin.data.benchmarks import read_cars, read_cub, read_inat, read_sop
+from isomargin.data.embedded import read_embeddings
 from isomargin.data.folder import read_folder
 from isomargin.data.images import DataSplit
 from isomargin.data.small import read_glyphs, read_mnist, read_omniglot
@@ -26,6 +27,7 @@ REGISTRY: dict[str, Callable[..., DataSplit]] = {
     "mnist": read_mnist,
     "glyphs": read_glyphs,
     "folder": read_folder,
+    "embeddings": read_embeddings,
 }
 
 
@@ -68,8 +70,8 @@ def load_data(name: str, root: str | os.PathLike[str] | None = None, **settings:
             )
         return reader(**settings)
     if root is None:
-        raise InputError(f"{known} was given no root: the folder that its files were unpacked to is needed")
+        raise InputError(f"{known} was given no root: the path that its files lie at is needed")
     folder = Path(root).expanduser()
     if not folder.exists():
-        raise InputError(f"{folder} does not exist: give the folder that the files of {known} were unpacked to")
+        raise InputError(f"{folder} does not exist: give the path that the files of {known} lie at")
     return reader(folder, **settings)

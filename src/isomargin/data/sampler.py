@@ -74,6 +74,16 @@ class ClassBatchSampler(Sampler[list[int]]):
         """Choose which epoch's order comes next."""
         self.epoch = epoch
 
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        """Give the positions in the whole batch of the rows that this process draws.
+
+        >>> ClassBatchSampler([0, 0, 1, 1], classes_per_batch=2, images_per_class=2, rank=1, world_size=2).positions
+        array([2, 3])
+        """
+        everywhere = np.arange(self.classes_per_batch * self.images_per_class)
+        return everywhere.reshape(-1, self.images_per_class)[self.rank :: self.world_size].ravel()
+
     def __len__(self) -> int:
         """Return the number of batches an epoch."""
         return int(self._groups.sum()) // self.classes_per_batch

@@ -50,19 +50,25 @@ def write_format(path: Path, vectors: Vectors, labels: npt.NDArray[Any]) -> None
     write(path, vectors, labels)
 
 
+def check_suffix(path: Path) -> None:
+    """Raise `InputError` unless the name of a file ends as that of a known format."""
+    _format_of(path)
+
+
 def _format_of(path: Path) -> tuple[Reader, Writer]:
-    if path.suffix.lower() not in _FORMATS:
+    if path.suffix.lower() not in FORMATS:
         if path.is_dir():
             raise InputError(f"{path} is a folder: give a file in it")
-        *first, last = _FORMATS
+        *first, last = FORMATS
         raise InputError(f"{path} has {suffix_of(path)}: {', '.join(first)} or {last} is needed")
-    return _FORMATS[path.suffix.lower()]
+    return FORMATS[path.suffix.lower()]
 
 
-_FORMATS: dict[str, tuple[Reader, Writer]] = {
+FORMATS: dict[str, tuple[Reader, Writer]] = {
     ".npz": (read_npz, write_npz),
     ".npy": (read_npy, write_npy),
     ".parquet": (read_parquet, write_parquet),
     ".pt": (read_pt, write_pt),
     ".safetensors": (read_safetensors, write_safetensors),
 }
+"""How a file is read and written, by its suffix."""

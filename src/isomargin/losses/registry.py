@@ -93,11 +93,25 @@ def make_loss(config: LossConfig) -> MetricLoss:
     raise InputError(f"the loss is {config!r}: a name, a dictionary with a name, or a list of these is needed")
 
 
-def _make_one(name: Any, settings: dict[str, Any]) -> MetricLoss:
+def loss_settings(name: Any) -> list[str]:
+    """List the settings of a loss by its name.
+
+    >>> loss_settings("smooth-ap")
+    ['temperature', 'include_query', 'check_finite']
+    """
+    return list(inspect.signature(REGISTRY[_known(name)]).parameters)
+
+
+def _known(name: Any) -> str:
+    """Give the name as it stands in the registry."""
     known = {_plain(each): each for each in REGISTRY} | {_plain(made.__name__): each for each, made in REGISTRY.items()}
     if not isinstance(name, str) or _plain(name) not in known:
         raise InputError(f"there is no loss {name!r}: {checks.nearest(str(name), list(REGISTRY))}")
-    name = known[_plain(name)]
+    return known[_plain(name)]
+
+
+def _make_one(name: Any, settings: dict[str, Any]) -> MetricLoss:
+    name = _known(name)
     parameters = inspect.signature(REGISTRY[name]).parameters
     for setting in settings:
         if setting not in parameters:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +18,28 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from isomargin import checks
 from isomargin.errors import InputError
 from isomargin.models.pooling import POOLINGS, make_pooling
-from isomargin.models.small import SMALL
-from isomargin.models.torchvision_shim import import_torchvision
+from isomargin.models.small import SMALL, VECTOR
 from isomargin.models.weights import (
     FILE_ENDINGS,
     GREY_28,
+    LITE,
     InputStatistics,
     load_file,
     load_lite,
     make_pretrained,
     timm_statistics,
 )
+from isomargin.torchvision_shim import import_torchvision
 
 FREEZES = ("none", "statistics", "all")
+
+_OF_BACKBONE = ("backbone", "weights", "image_size", "features", "hidden")
 
 
 class Embedder(nn.Module):
     """A backbone with a head that makes embeddings (n, dimensions) of images (n, channels, height, width).
+
+    Where the input statistics have no channels it makes them of vectors (n, features), and their `size` is `features`.
 
     Parameters
     ----------
@@ -48,6 +53,8 @@ class Embedder(nn.Module):
     normalise: whether embeddings are brought to unit length.
     freeze_batch_norm: "statistics" keeps the backbone's BatchNorm layers in eval mode also when the model trains;
         "all" does not train their weights either.
+    freeze: parts of the backbone that are never trained, by the beginnings of their names, such as "conv_stem" or
+        "blocks.0"; their BatchNorm layers stay in eval mode.
 
     >>> model = make_model({"backbone": "small_conv", "pooling": "gem", "layer_norm": True, "dimensions": 64})
     >>> embeddings = model(torch.rand(5, 1, 28, 28))
@@ -66,11 +73,14 @@ class Embedder(nn.Module):
         dimensions: int | None = 512,
         normalise: bool = True,
         freeze_batch_norm: str = "none",
+        freeze: Sequence[str] | None = None,
     ) -> None:
         super().__init__()
         self.pooling_name = _known(pooling, "pooling", POOLINGS)
         if pooling == "cls" and getattr(backbone, "cls_token", None) is None:
             raise InputError(f"the pooling is 'cls', but {type(backbone).__name__} has no class token: take 'avg'")
+        if not input_statistics.mean and pooling != "none":
+            raise InputError(f"the pooling is {pooling!r}, but the model takes vectors: leave it out, or take 'none'")
         self.input_statistics = input_statistics
         self.normalise = checks.truth(normalise, "normalise")
         self.freeze_batch_norm = _known(freeze_batch_norm, "freeze_batch_norm", FREEZES)
@@ -85,16 +95,28 @@ class Embedder(nn.Module):
         self.linear = nn.Identity() if whole is None else nn.Linear(features, whole)
         self.dimensions = whole or features
         self._warming: set[str] = set()
+        self.freeze = _parts(freeze, backbone)
+        for name, parameter in backbone.named_parameters():
+            if _in_parts(name, self.freeze):
+                parameter.requires_grad_(False)
         if freeze_batch_norm == "all":
-            for layer in self._batch_norms():
+            for _, layer in self._batch_norms():
                 layer.requires_grad_(False)
         self.train()
 
     def forward(self, images: Tensor) -> Tensor:
-        """Embed images (n, channels, height, width), normalised by `input_statistics`, to (n, dimensions)."""
-        channels = len(self.input_statistics.mean)
-        if images.ndim != 4 or images.shape[1] != channels:
+        """Embed images (n, channels, height, width) to (n, dimensions).
+
+        Those of uint8 are normalised here, of floating point they must be already, see `normalised`. A model for
+        vectors takes (n, features).
+        """
+        channels, features = len(self.input_statistics.mean), self.input_statistics.size
+        if not channels and (images.ndim != 2 or images.shape[1] != features):
+            raise InputError(f"vectors has shape {tuple(images.shape)}: (n, {features}) is needed")
+        if channels and (images.ndim != 4 or images.shape[1] != channels):
             raise InputError(f"images has shape {tuple(images.shape)}: (n, {channels}, height, width) is needed")
+        if channels and images.dtype == torch.uint8:
+            images = self.normalised(images)
         embeddings: Tensor = self.linear(self.norm(self._pooled(images)))
         if not self.normalise:
             return embeddings
@@ -102,11 +124,24 @@ class Embedder(nn.Module):
         full = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
         return nn.functional.normalize(full, dim=-1)
 
+    def normalised(self, pixels: Tensor) -> Tensor:
+        """Bring pixels of uint8, from 0 to 255, or of floating point, from 0 to 1, to what the backbone expects.
+
+        Vectors are left as they are.
+        """
+        if pixels.dtype == torch.uint8:
+            pixels = pixels.float() / 255
+        mean, std = self.input_statistics.mean, self.input_statistics.std
+        if all(each == 0 for each in mean) and all(each == 1 for each in std):
+            return pixels
+        shape = (1, len(mean), 1, 1)
+        return (pixels - pixels.new_tensor(mean).view(shape)) / pixels.new_tensor(std).view(shape)
+
     def train(self, mode: bool = True) -> Embedder:
         """Set the mode of all layers but frozen BatchNorm layers, which stay in eval mode."""
         super().train(mode)
-        if self.freeze_batch_norm != "none":
-            for layer in self._batch_norms():
+        for name, layer in self._batch_norms():
+            if self.freeze_batch_norm != "none" or _in_parts(name, self.freeze):
                 layer.eval()
         return self
 
@@ -162,7 +197,7 @@ class Embedder(nn.Module):
         return [group for group in groups if group["params"]]
 
     def _pooled(self, images: Tensor) -> Tensor:
-        """(n, channels, height, width) to (n, features)."""
+        """(n, channels, height, width), or (n, features) of vectors, to (n, features)."""
         backbone: Any = self.backbone
         if self.pooling_name == "none":
             vectors: Tensor = backbone(images)
@@ -182,11 +217,11 @@ class Embedder(nn.Module):
             features = features.flatten(2)
         return _last_norm(backbone, self.pooling(features))
 
-    def _batch_norms(self) -> Iterator[nn.Module]:
-        return (each for each in self.backbone.modules() if isinstance(each, _BatchNorm))
+    def _batch_norms(self) -> Iterator[tuple[str, nn.Module]]:
+        return (each for each in self.backbone.named_modules() if isinstance(each[1], _BatchNorm))
 
 
-def make_model(config: Mapping[str, Any]) -> Embedder:
+def make_model(config: Mapping[str, Any], load_weights: bool = True) -> Embedder:
     """Make an embedder from a dictionary, as it stands in a recipe.
 
     `backbone` is a name of timm's, with a tag or without, or of `SMALL`; `weights` is None (random), "pretrained"
@@ -195,71 +230,120 @@ def make_model(config: Mapping[str, Any]) -> Embedder:
     is as in `Embedder`. Layers that a timm backbone has behind its own pooling, as MobileNetV3 and VGG do, are used
     by the pooling "none" only; by the others they are left idle, without a gradient.
 
+    The backbones "vectors" and "mlp" take vectors of `features` numbers in place of images, the first as they are, the
+    second through a layer of `hidden` (512) numbers; the pooling is then "none".
+
+    With `load_weights=False` the model is made as for its `weights`, with the same input statistics, but the weights
+    stay random and nothing is downloaded or read: for a checkpoint that brings its own.
+
     >>> make_model({"backbone": "small_conv", "pooling": "avg+max", "dimensions": None}).dimensions
     96
     >>> make_model({"backbone": "small_conv", "poolin": "max"})
     Traceback (most recent call last):
     isomargin.errors.InputError: the model has no setting 'poolin': did you mean 'pooling'?
+    >>> make_model({"backbone": "vectors", "features": 384, "dimensions": 64})(torch.rand(5, 384)).shape
+    torch.Size([5, 64])
     """
     if not isinstance(config, Mapping):
         raise InputError(f"the model is {config!r}: a dictionary with a backbone is needed")
     settings = dict(config)
     of_embedder = list(inspect.signature(Embedder).parameters)[2:]
     for setting in settings:
-        _known(setting, "", ["backbone", "weights", "image_size", *of_embedder], "the model has no setting")
+        _known(setting, "", [*_OF_BACKBONE, *of_embedder], "the model has no setting")
     if "backbone" not in settings:
-        raise InputError("the model has no backbone: a name of timm's or one of " + ", ".join(SMALL) + " is needed")
-    name, weights = settings.pop("backbone"), settings.pop("weights", None)
-    size = settings.pop("image_size", None)
+        names = ", ".join([*SMALL, *VECTOR])
+        raise InputError(f"the model has no backbone: a name of timm's or one of {names} is needed")
+    name, weights, size, features, hidden = (settings.pop(each, None) for each in _OF_BACKBONE)
     size = size if size is None else checks.whole(size, "image_size")
     if weights is not None and not isinstance(weights, (str, Path)):
         raise InputError(f"weights is {weights!r}: None, 'pretrained', 'lite', a tag of timm's or a path is needed")
-    if name in SMALL:
-        backbone, statistics = _small_backbone(name, weights, size)
+    if not isinstance(name, str) or name not in [*SMALL, *VECTOR]:
+        _check_timm_name(name)
+    if hidden is not None and name != "mlp":
+        raise InputError(f"hidden is {hidden!r}, but the backbone is {name}: only mlp has a hidden layer")
+    if features is not None and name not in VECTOR:
+        raise InputError(f"features is {features!r}, but {name} takes images: only {' and '.join(VECTOR)} need it")
+    if name in VECTOR:
+        settings.setdefault("pooling", "none")
+        if size is not None:
+            raise InputError(f"image_size is {size}, but {name} takes vectors: give features alone")
+        backbone, statistics = _vector_backbone(name, weights, features, hidden, load_weights)
+    elif name in SMALL:
+        backbone, statistics = _small_backbone(name, weights, size, load_weights)
     else:
-        backbone, statistics = _timm_backbone(name, weights, size)
+        backbone, statistics = _timm_backbone(name, weights, size, load_weights)
     return Embedder(backbone, statistics, **settings)
 
 
-def _small_backbone(name: str, weights: str | Path | None, size: int | None) -> tuple[nn.Module, InputStatistics]:
+def _vector_backbone(
+    name: str, weights: str | Path | None, features: Any, hidden: Any, load_weights: bool
+) -> tuple[nn.Module, InputStatistics]:
+    if features is None:
+        raise InputError(f"the backbone {name} has no features: give how many numbers an input vector has")
+    count = checks.whole(features, "features")
+    backbone = VECTOR[name](count, **({} if hidden is None else {"hidden": checks.whole(hidden, "hidden")}))
+    if weights is not None and not backbone.state_dict():
+        raise InputError(f"weights is {str(weights)!r}, but {name} has none: leave them out")
+    _load_own(backbone, name, weights, load_weights)
+    return backbone, InputStatistics(mean=(), std=(), size=count)
+
+
+def _small_backbone(
+    name: str, weights: str | Path | None, size: int | None, load_weights: bool
+) -> tuple[nn.Module, InputStatistics]:
     backbone = SMALL[name]()
-    if weights is not None:
-        if not _is_path(weights):
-            raise InputError(f"weights is {weights!r}, but {name} has none to download: None or a path is needed")
-        load_file(backbone, Path(weights))
+    _load_own(backbone, name, weights, load_weights)
     return backbone, GREY_28 if size is None else InputStatistics(GREY_28.mean, GREY_28.std, size)
 
 
-def _timm_backbone(name: Any, weights: str | Path | None, size: int | None) -> tuple[nn.Module, InputStatistics]:
+def _load_own(backbone: nn.Module, name: str, weights: str | Path | None, load_weights: bool) -> None:
+    if weights is None:
+        return
+    if not _is_path(weights):
+        raise InputError(f"weights is {weights!r}, but {name} has none to download: None or a path is needed")
+    if load_weights:
+        load_file(backbone, Path(weights))
+
+
+def _check_timm_name(name: Any) -> None:
     import_torchvision()
     import timm
 
-    architecture, _, tag = str(name).partition(".")
+    architecture = str(name).partition(".")[0]
     if not isinstance(name, str) or not timm.is_model(architecture):
-        close = _nearest(architecture, [*SMALL, *timm.list_models()])
-        raise InputError(
-            f"there is no backbone {name!r}: {close or 'timm.list_models() lists those of timm, the small ones are '}"
-            + ("" if close else ", ".join(SMALL))
-        )
+        # Not `checks.nearest`: timm has more than a thousand, too many to list.
+        close = difflib.get_close_matches(architecture.lower(), [*SMALL, *VECTOR, *timm.list_models()], n=1)
+        own = ", ".join([*SMALL, *VECTOR])
+        hint = f"did you mean {close[0]!r}?" if close else f"timm.list_models() lists those of timm, our own are {own}"
+        raise InputError(f"there is no backbone {name!r}: {hint}")
+
+
+def _timm_backbone(
+    name: str, weights: str | Path | None, size: int | None, load_weights: bool
+) -> tuple[nn.Module, InputStatistics]:
+    import timm  # `_check_timm_name` came first, with torchvision
+
+    architecture, _, tag = name.partition(".")
     if isinstance(weights, str) and weights not in ("pretrained", "lite") and not _is_path(weights):
         tag, weights = weights.removeprefix(f"{architecture}."), "pretrained"
     tags = [each.partition(".")[2] for each in timm.list_pretrained(f"{architecture}.*")]
     if tag and tag not in tags:
-        close = _nearest(tag, tags) or f"known are {', '.join(tags) or 'none'}"
-        raise InputError(f"timm has no weights {tag!r} of {architecture}, and no file is called so: {close}")
+        hint = checks.nearest(tag, tags)
+        raise InputError(f"timm has no weights {tag!r} of {architecture}, and no file is called so: {hint}")
     full = f"{architecture}.{tag}" if tag else architecture
     known = timm.get_pretrained_cfg(full)
     arguments: dict[str, Any] = {"num_classes": 0}
     if size is not None and known is not None and known.fixed_input_size:
         arguments["img_size"] = size
-    if weights == "pretrained":
+    # Weights that there are not are refused by their loader, also where they would not be loaded.
+    if weights == "pretrained" and (load_weights or known is None or not known.has_weights):
         backbone = make_pretrained(full, **arguments)
     else:
         backbone = timm.create_model(full, pretrained=False, **arguments)
-        if weights == "lite":
+        if weights == "lite" and (load_weights or architecture not in LITE):
             load_lite(backbone, architecture)
-        elif weights is not None:
-            load_file(backbone, Path(weights))
+        elif weights not in (None, "lite", "pretrained") and load_weights:
+            load_file(backbone, Path(str(weights)))
     patch = getattr(getattr(backbone, "patch_embed", None), "patch_size", 1)
     patch = max(patch) if isinstance(patch, (tuple, list)) else patch
     if size is not None and size % patch:
@@ -284,13 +368,28 @@ def _last_norm(backbone: Any, pooled: Tensor) -> Tensor:
     return pooled
 
 
-def _known(value: Any, name: str, known: list[str] | tuple[str, ...], complaint: str = "") -> str:
+def _parts(freeze: Any, backbone: nn.Module) -> tuple[str, ...]:
+    """Check the names of parts to freeze: each must be one of the backbone's, or a whole beginning of one."""
+    if freeze is None:
+        return ()
+    if not isinstance(freeze, (list, tuple)):
+        raise InputError(f"freeze is {freeze!r}: a list of names of the backbone's parts is needed, such as ['layer1']")
+    names = [name.split(".") for name in backbone.state_dict()]  # parameters, and the statistics of BatchNorm
+    for part in freeze:
+        if not any(_in_parts(".".join(name), (part,)) for name in names):
+            # Single weights of a layer on the first level would make the list long.
+            upper = [".".join(name[:depth]) for name in names for depth in (1, 2) if depth == 1 or len(name) > depth]
+            hint = checks.nearest(str(part), list(dict.fromkeys(upper)))
+            raise InputError(f"freeze has {part!r}, and {type(backbone).__name__} has no part of that name: {hint}")
+    return tuple(freeze)
+
+
+def _in_parts(name: str, parts: tuple[str, ...]) -> bool:
+    """Say whether a dotted name is one of the parts, or lies in one: blocks.1.conv in blocks.1, blocks.10 not."""
+    return any(f"{name}.".startswith(f"{part}.") for part in parts)
+
+
+def _known(value: Any, name: str, known: Sequence[str], complaint: str = "") -> str:
     if isinstance(value, str) and value in known:
         return value
-    close = _nearest(str(value), list(known)) or f"known are {', '.join(known)}"
-    raise InputError(f"{complaint or f'there is no {name}'} {value!r}: {close}")
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name.lower(), known, n=1)
-    return f"did you mean {close[0]!r}?" if close else ""
+    raise InputError(f"{complaint or f'there is no {name}'} {value!r}: {checks.nearest(str(value), known)}")

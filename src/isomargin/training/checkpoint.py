@@ -33,23 +33,28 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int = 
     >>> step, state["weight"], notes
     (10, tensor([1., 1.]), [])
     """
+    path = folder / f"step-{step:09d}.ckpt"
+    write_checkpoint(path, state)
+    for _, old in find_checkpoints(folder)[:-keep]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Write one checkpoint, whole or not at all; the folder is made if it is not there."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     payload = buffer.getvalue()
-    path = folder / f"step-{step:09d}.ckpt"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as temporary:
             temporary.write_bytes(_MAGIC + hashlib.sha256(payload).digest() + payload)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        found = find_checkpoints(folder)
+        found = find_checkpoints(path.parent)
         last = f"the last good one is {found[-1][1]}" if found else "there is none before it"
         raise InputError(f"the disk is full, so that {path} could not be written: make room; {last}") from error
-    for _, old in find_checkpoints(folder)[:-keep]:
-        old.unlink(missing_ok=True)
-    return path
 
 
 def find_checkpoints(folder: Path) -> list[tuple[int, Path]]:

@@ -87,19 +87,47 @@ class ScheduleRecipe(_Section):
     factor: Positive = 0.3
     patience: Annotated[int, Field(ge=0, strict=True)] = 4
     """Evaluations that `plateau` waits."""
+    rise: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    """The share of the epochs in which `one_cycle` rises."""
     warm_up_epochs: NotNegative = 0.0
     """Epochs at the start in which the backbone is frozen and only the head, and proxies, train."""
 
 
 class EvaluationRecipe(_Section):
-    """When and how the model is evaluated on the unseen classes."""
+    """When and how the model is evaluated, on the test classes or on training classes that are held out."""
 
     every: Positive = 1.0
     """Epochs between evaluations; there is one at the end in any case."""
-    best_by: Literal["recall@1", "opis", "epsilon_opis", "map_at_r", "eer"] = "recall@1"
-    """By which score the best model is kept."""
+    held_out: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the training classes that is not trained on but evaluated on in place of the test classes."""
+    test: bool = True
+    """Whether the finished model is evaluated on the test classes; not while settings are still searched for."""
+    best_by: Literal["last", "recall@1", "opis", "epsilon_opis", "map_at_r", "eer"] = "last"
+    """By which score of these evaluations the model is chosen, or the last. Without `held_out` a score chooses by the
+    test classes, as the literature does, and flatters the result."""
     far: tuple[Positive, Positive] = (1e-2, 1e-1)
     """The calibration range."""
+    batch: Whole = 256
+    """How many images are embedded at a time."""
+
+
+class AugmentationRecipe(_Section):
+    """How training images are distorted; see `data/feeding.py`."""
+
+    name: Literal["affine", "crop", "none"] | None = None
+    """`affine` for small images in memory, `crop` for files; what fits the data if not given."""
+    rotation: NotNegative = 10.0
+    """Of `affine`, as in `RandomAffine`, like the next three."""
+    scale: NotNegative = 0.1
+    shear: NotNegative = 0.1
+    shift: NotNegative = 2.0
+    smallest_area: Annotated[float, Field(gt=0, le=1)] = 0.08
+    """Of `crop`: the smallest share of the image's area that is cut out and brought to the model's size."""
+    flip: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Of `crop`: how often images are flipped left to right."""
+    resize: Whole | None = None
+    """Of test images that are files: the shorter side, before the centre is cut out; 8/7 of the model's size, 256 for
+    224, if not given."""
 
 
 class Recipe(_Section):
@@ -120,8 +148,9 @@ class Recipe(_Section):
     optimizer: OptimizerRecipe = OptimizerRecipe()
     schedule: ScheduleRecipe = ScheduleRecipe()
     evaluation: EvaluationRecipe = EvaluationRecipe()
-    augmentation: dict[str, Any] = {}
-    """Settings of the training images' distortions."""
+    augmentation: AugmentationRecipe = AugmentationRecipe()
+    skip_bad_images: bool = False
+    """Leave image files out that cannot be decoded; else they are an error."""
     epochs: Positive = 10.0
     seed: Annotated[int, Field(ge=0, strict=True)] = 0
 
@@ -145,8 +174,42 @@ _Loader.add_implicit_resolver(
 )
 
 
+def shipped_recipes() -> dict[str, Path]:
+    """List the recipes that come with the package, by name.
+
+    >>> "cub-lite0" in shipped_recipes()
+    True
+    """
+    folder = Path(__file__).parent.parent / "recipes"
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def find_recipe(name: str) -> Path:
+    """Find a recipe: a file, the folder of a run, or the name of one that comes with the package.
+
+    >>> find_recipe("cub-lite0").name
+    'cub-lite0.yaml'
+    >>> find_recipe("cub-lite")
+    Traceback (most recent call last):
+    isomargin.errors.InputError: there is no recipe 'cub-lite', neither a file nor one that comes with isomargin: ...
+    """
+    path, shipped = Path(name), shipped_recipes()
+    if path.is_dir():
+        return path / "recipe.yaml"
+    if path.exists() or (path.suffix and path.stem not in shipped):
+        return path
+    if path.stem in shipped and path.name in (path.stem, f"{path.stem}.yaml"):
+        return shipped[path.stem]
+    raise InputError(
+        f"there is no recipe {name!r}, neither a file nor one that comes with isomargin: "
+        f"{checks.nearest(path.stem, list(shipped))}"
+    )
+
+
 def load_recipe(path: Path, changes: Iterable[str] = ()) -> Recipe:
     """Read a recipe and change single settings: `loss.regularizer.negative_margin=0.4`.
+
+    A recipe that says `extends: NAME` begins with the settings of `NAME.yaml` beside it; its own go before those.
 
     >>> from tempfile import TemporaryDirectory
     >>> text = "{name: a, data: {name: glyphs}, model: {backbone: small_conv}, loss: {base: {name: smooth_ap}}}"
@@ -157,11 +220,7 @@ def load_recipe(path: Path, changes: Iterable[str] = ()) -> Recipe:
     >>> recipe.loss.base, recipe.optimizer.learning_rate
     ({'name': 'smooth_ap', 'temperature': 0.01}, 0.001)
     """
-    check_file(path)
-    with reading(path):
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
-    if not isinstance(content, dict):
-        raise InputError(f"{path} holds {type(content).__name__}: a recipe is settings by name, see recipes/")
+    content = _read_yaml(path)
     for change in changes:
         _change(content, change)
     return read_recipe(content, str(path))
@@ -173,6 +232,34 @@ def read_recipe(content: Mapping[str, Any], source: str = "the recipe") -> Recip
         return Recipe.model_validate(content)
     except ValidationError as error:
         raise InputError(_sentence(error, source)) from error
+
+
+def _read_yaml(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Read a recipe's settings, with those of the recipe it extends."""
+    check_file(path)
+    with reading(path):
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    if not isinstance(content, dict):
+        raise InputError(f"{path} holds {type(content).__name__}: a recipe is settings by name, see recipes/")
+    if "extends" not in content:
+        return content
+    base = path.with_name(f"{content.pop('extends')}.yaml")
+    if base in above:
+        raise InputError(f"{path} extends {base}, which extends it in turn: one must stand alone")
+    return _merged(_read_yaml(base, (*above, path)), content)
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Lay settings over others; sections are merged, all else is replaced.
+
+    >>> _merged({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 4}})
+    {'a': {'b': 4, 'c': 2}, 'd': 3}
+    """
+    both = dict(below)
+    for name, value in above.items():
+        inner = both.get(name)
+        both[name] = _merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+    return both
 
 
 def _change(content: dict[str, Any], change: str) -> None:

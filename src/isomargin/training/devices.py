@@ -1,0 +1,104 @@
+"""Processes and devices: starting them, agreeing with them, and stopping in order."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from isomargin import checks
+from isomargin.errors import InputError
+from isomargin.models.embedder import Embedder
+from isomargin.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
+
+
+def launch(recipe: Recipe, devices: int, accelerator: str, precision: str) -> Fabric:
+    """Start the processes, or join those that torchrun has started."""
+    from lightning_fabric import Fabric
+    from lightning_fabric.strategies.ddp import DDPStrategy
+
+    checks.one_of(accelerator, "accelerator", ("auto", "cpu", "cuda", "mps"))
+    checks.one_of(precision, "precision", PRECISIONS)
+    checks.whole(devices, "devices")
+    if precision == "16-mixed" and recipe.batch.chunk is not None:
+        raise InputError("precision is 16-mixed and batch.chunk is set, which do not go together: take bf16-mixed")
+    nodes = 1
+    if "LOCAL_WORLD_SIZE" in os.environ:
+        devices = int(os.environ["LOCAL_WORLD_SIZE"])
+        nodes = int(os.environ["WORLD_SIZE"]) // devices
+    strategy: Any = "auto"
+    if devices * nodes > 1:
+        # In its warm-up the backbone has no gradients for the others to wait for.
+        strategy = DDPStrategy(find_unused_parameters=recipe.schedule.warm_up_epochs > 0)
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it tells of every process
+    fabric = Fabric(
+        accelerator=accelerator,
+        devices=devices,
+        num_nodes=nodes,
+        strategy=strategy,
+        precision=precision,  # type: ignore[arg-type]
+    )
+    fabric.launch()
+    return fabric
+
+
+def first_process() -> bool:
+    """Tell whether this is the process that writes and prints, before or after the others are started."""
+    return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
+
+
+def leave_out_idle(embedder: Embedder) -> None:
+    """Stop training layers that embeddings do not depend on: processes would wait for their gradients for ever."""
+    images = embedder.input_statistics
+    channels = len(images.mean)
+    shape = (2, channels, images.size, images.size) if channels else (2, images.size)
+    training = embedder.training
+    embedder.eval()
+    embedder(torch.rand(shape)).sum().backward()
+    embedder.train(training)
+    for parameter in embedder.parameters():
+        if parameter.requires_grad and parameter.grad is None:
+            parameter.requires_grad_(False)
+        parameter.grad = None
+
+
+def any_process(fabric: Fabric, step: int, wanted: bool) -> bool:
+    """Tell whether any process wants something; several ask each other at every tenth step only."""
+    if fabric.world_size == 1:
+        return wanted
+    if step % 10:
+        return False
+    total: Any = fabric.all_reduce(torch.tensor(float(wanted), device=fabric.device), reduce_op="sum")
+    return bool(total > 0)
+
+
+@contextmanager
+def interruptions() -> Iterator[Callable[[], bool]]:
+    """Give a function that tells whether Ctrl-C or a request to end has come; a second one ends the process at once."""
+    came = False
+    before: dict[int, Any] = {}
+
+    def note(number: int, frame: Any) -> None:
+        nonlocal came
+        came = True
+        for each, old in before.items():
+            signal.signal(each, old)
+
+    if threading.current_thread() is threading.main_thread():  # which alone gets signals
+        before = {each: signal.signal(each, note) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: came
+    finally:
+        for each, old in before.items():
+            signal.signal(each, old)

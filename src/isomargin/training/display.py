@@ -1,0 +1,106 @@
+"""What a run shows while it trains, on standard error: a line an evaluation, and on a terminal a live line with the
+time left."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+_REFRESH = 0.5  # seconds between looks at the loss, which a GPU would have to be waited for
+
+
+class Display:
+    """The view of one run.
+
+    Parameters
+    ----------
+    title: of the run.
+    steps, first: how many there are in all, and how many are done.
+    batches_an_epoch: to tell epochs.
+    """
+
+    def __init__(self, title: str, steps: int, first: int, batches_an_epoch: int) -> None:
+        self.title, self.steps, self.first, self.batches = title, steps, first, batches_an_epoch
+        self.begin = self.looked = time.monotonic()
+        self.bar: Any = None
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TaskProgressColumn(),
+                TextColumn("{task.fields[now]}"),
+            )
+            self.bar = Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False)
+            self.task = self.bar.add_task(title, total=steps, completed=first, now="")
+            self.bar.start()
+
+    def step(self, done: int, loss: Any) -> None:
+        """Show how far it is, at most twice a second; `loss` is a tensor or a number."""
+        now = time.monotonic()
+        if self.bar is None or now - self.looked < _REFRESH:
+            return
+        self.looked = now
+        what = f"epoch {done / self.batches:.1f} of {self.steps / self.batches:g}  loss {float(loss):.4g}"
+        self.bar.update(self.task, completed=done, now=f"{what}  {self._left(done)}")
+
+    def evaluated(self, row: Mapping[str, Any]) -> None:
+        """Print a line with the scores of an evaluation."""
+        done = int(row["step"])
+        parts = [f"epoch {row['epoch']:6.2f}", f"loss {row['loss']:8.4f}", f"recall@1 {row['recall@1']:7.2%}"]
+        parts += [f"OPIS {row['opis']:.3e}", f"eps-OPIS {row['epsilon_opis']:.3e}"]
+        if done < self.steps:
+            parts.append(self._left(done))
+        self.say(f"{self.title}: " + "  ".join(parts))
+
+    def say(self, line: str) -> None:
+        """Print a line above the live one."""
+        if self.bar is None:
+            print(line, file=sys.stderr, flush=True)
+        else:
+            self.bar.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """Take the live line away."""
+        if self.bar is not None:
+            self.bar.stop()
+
+    def _left(self, done: int) -> str:
+        since = done - self.first
+        if since <= 0:
+            return ""
+        seconds = (time.monotonic() - self.begin) / since * (self.steps - done)
+        return f"{in_words(seconds)} left"
+
+
+class NoDisplay(Display):
+    """Shows nothing: for the processes other than the first, and for callers that want silence."""
+
+    def __init__(self) -> None:
+        self.bar = None
+
+    def step(self, done: int, loss: Any) -> None:
+        """Do nothing."""
+
+    def evaluated(self, row: Mapping[str, Any]) -> None:
+        """Do nothing."""
+
+    def say(self, line: str) -> None:
+        """Do nothing."""
+
+
+def in_words(seconds: float) -> str:
+    """Give a time as people say it.
+
+    >>> in_words(42), in_words(150), in_words(9000)
+    ('42 s', '2 min 30 s', '2 h 30 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

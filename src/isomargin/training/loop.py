@@ -1,0 +1,243 @@
+"""The training loop: a recipe in, a run's folder out.
+
+    isomargin train recipes/glyphs.yaml                                     one process
+    isomargin train recipes/cub-lite0.yaml data.root=FOLDER --devices 2     two, on this machine
+    torchrun --nproc-per-node 2 -m isomargin train recipes/cub-lite0.yaml data.root=FOLDER
+    isomargin train runs/cub-lite0 --resume                                 goes on after a stop
+
+Everything random is a function of the recipe's seed and the step. So what a checkpoint must hold is the parameters, the
+optimiser's memory and what was measured, and a run that was killed and resumed ends in the same numbers.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isomargin import checks
+from isomargin.data.feeding import training_batches
+from isomargin.losses._base import MetricLoss
+from isomargin.losses.gather import gather
+from isomargin.measure.evaluation import Evaluation
+from isomargin.models.embedder import Embedder
+from isomargin.training import setup
+from isomargin.training.checkpoint import find_checkpoints, write_checkpoint
+from isomargin.training.devices import any_process, first_process, interruptions, launch, leave_out_idle
+from isomargin.training.display import Display, NoDisplay
+from isomargin.training.embed import default_workers
+from isomargin.training.large_batch import large_batch_backward
+from isomargin.training.recipe import Recipe
+from isomargin.training.run import RunFolder
+from isomargin.training.schedule import Plateau
+from isomargin.training.scoring import evaluation_steps, finish, score
+from isomargin.training.state import Log, State, claim, on_cpu, restore, save
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+LOWER_IS_BETTER = ("opis", "epsilon_opis", "eer")
+
+
+def train(
+    recipe: Recipe,
+    folder: str | os.PathLike[str],
+    *,
+    resume: bool = False,
+    devices: int = 1,
+    accelerator: str = "auto",
+    precision: str = "32-true",
+    workers: int | None = None,
+    check_images: bool = True,
+    quiet: bool = False,
+    checkpoint_seconds: float = 300.0,
+) -> Evaluation:
+    """Train by a recipe and evaluate; return the evaluation that the run ends in.
+
+    Parameters
+    ----------
+    recipe: all settings that make a difference to the result.
+    folder: of the run; see `RunFolder` for what is written there.
+    resume: go on from the folder's last whole checkpoint, which must be of the same recipe; begin if there is none.
+    devices: processes on this machine; started here, unless torchrun has started them.
+    accelerator: "auto", "cpu" or "cuda".
+    precision: one of `PRECISIONS`; bfloat16 on a CPU needs one that has it.
+    workers: processes that decode image files, for each device; as many as cores, up to 8, if not given.
+    check_images: whether every file is decoded before training begins; those that cannot be are an error.
+    quiet: print nothing.
+    checkpoint_seconds: the longest time between checkpoints; there is one at each evaluation in any case.
+    """
+    run = RunFolder(Path(folder))
+    first = first_process()
+    if first:
+        claim(run, recipe, resume)
+    fabric = launch(recipe, devices, accelerator, precision)
+    if run.finished:
+        return Evaluation.load(run.evaluation)
+    resume = bool(find_checkpoints(run.checkpoints))  # a run that was killed before its first begins again
+    workers = default_workers() if workers is None else checks.whole(workers, "workers", least=0)
+
+    data = setup.open_data(recipe, check_images and first and not resume)
+    embedder = setup.make_recipe_model(recipe, data.train, load_weights=not resume)
+    recipe = setup.with_features(recipe, data.train)
+    loss = setup.make_recipe_loss(recipe, len(data.train.class_names), embedder.dimensions).to(fabric.device)
+    sampler = setup.make_sampler(recipe, data.train, fabric.global_rank, fabric.world_size)
+    augmentation = setup.make_augmentation(recipe, data.train)
+    if fabric.world_size > 1:
+        leave_out_idle(embedder)
+    model = fabric.setup_module(embedder)
+    optimizer: Any = fabric.setup_optimizers(setup.make_optimizer(recipe, embedder, loss))
+    base_rates = [group["lr"] for group in optimizer.param_groups]
+    schedule = setup.make_schedule(recipe)
+    batches, steps = len(sampler), setup.count_steps(recipe, len(sampler))
+    due = evaluation_steps(recipe, batches, steps)
+    warm_up = round(recipe.schedule.warm_up_epochs * batches)
+
+    state, notes = State(), [*data.notes, *_choice_note(recipe)]
+    if resume:
+        notes += restore(run, state, embedder, loss, optimizer, schedule)
+    elif first:
+        recipe.save(run.recipe)
+    log = Log(run, state, first)
+    display = Display(recipe.name, steps, state.step, batches) if first and not quiet else NoDisplay()
+    for note in notes:
+        display.say(f"note: {note}")
+
+    images = embedder.input_statistics
+    feed = training_batches(
+        data.train,
+        sampler,
+        range(state.step, steps),
+        images.size,
+        len(images.mean),
+        augmentation,
+        recipe.augmentation.resize,
+        workers,
+        fabric.device,
+    )
+    evaluate_now = partial(score, fabric, embedder, data.unseen, recipe, workers)
+    keep = partial(save, fabric, run, state, embedder, loss, optimizer, schedule)
+    saved = time.monotonic()
+    with interruptions() as interrupted:
+        try:
+            for batch, labels in feed:  # (n, channels, size, size), (n,): this process's share
+                multiple = schedule(state.step / batches)
+                for group, rate in zip(optimizer.param_groups, base_rates, strict=True):
+                    group["lr"] = rate * multiple
+                embedder.freeze_backbone(state.step < warm_up)
+                seed_step(recipe.seed, state.step, fabric.global_rank)
+
+                optimizer.zero_grad()
+                batch = embedder.normalised(batch) if batch.is_floating_point() else batch  # uint8: chunk by chunk
+                value = _backward(fabric, model, batch, labels, _seeded(loss, recipe.seed, state.step), recipe)
+                _share_gradients(fabric, loss)
+                _clip(fabric, model, optimizer, recipe)
+                optimizer.step()
+
+                state.step += 1
+                state.add(loss.values)
+                display.step(state.step, value)
+                if state.step in due:
+                    row = {"step": state.step, "epoch": state.step / batches, "learning_rate": base_rates[0] * multiple}
+                    row |= state.means() | evaluate_now()
+                    _take_note(fabric, run, state, embedder, schedule, recipe, row)
+                    log.write(row)
+                    display.evaluated(row)
+                stop = any_process(fabric, state.step, interrupted())
+                overdue = any_process(fabric, state.step, time.monotonic() - saved > checkpoint_seconds)
+                if state.step in due or overdue or stop:
+                    keep()
+                    saved = time.monotonic()
+                if stop and state.step < steps:
+                    raise KeyboardInterrupt(f"stopped after step {state.step} of {steps}, which is saved")
+        finally:
+            display.close()
+            log.close()
+    return finish(fabric, run, embedder, data, recipe, workers)
+
+
+def seed_step(seed: int, step: int, rank: int) -> None:
+    """Set torch's random state to what it is at a step of a process."""
+    torch.manual_seed(int(np.random.SeedSequence([seed, step, rank + 1, 1]).generate_state(1, np.uint32)[0]))
+
+
+def _seeded(loss: MetricLoss, seed: int, step: int) -> Callable[[Tensor, Tensor], Tensor]:
+    """Have a loss that draws random numbers draw the same in all processes."""
+
+    def call(embeddings: Tensor, labels: Tensor) -> Tensor:
+        state = torch.get_rng_state()
+        seed_step(seed, step, rank=-1)
+        value: Tensor = loss(embeddings, labels)
+        torch.set_rng_state(state)
+        return value
+
+    return call
+
+
+def _backward(
+    fabric: Fabric,
+    model: Any,
+    batch: Tensor,
+    labels: Tensor,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    recipe: Recipe,
+) -> Tensor:
+    """Take the gradient of the loss of all processes' batches; return the loss."""
+    distributed = fabric.world_size > 1
+    if recipe.batch.chunk is not None:
+        without_sync = partial(fabric.no_backward_sync, model)
+        return large_batch_backward(
+            model, batch, labels, loss, recipe.batch.chunk, distributed, fabric.backward, without_sync
+        )
+    value = loss(*gather(model(batch), labels, for_ddp=distributed))
+    fabric.backward(value)
+    return value.detach()
+
+
+def _share_gradients(fabric: Fabric, loss: MetricLoss) -> None:
+    """Average the gradients of the loss's own parameters, which are the same in all processes but for rounding."""
+    if fabric.world_size > 1:
+        for parameter in loss.parameters():
+            if parameter.grad is not None:
+                parameter.grad = fabric.all_reduce(parameter.grad, reduce_op="mean")
+
+
+def _clip(fabric: Fabric, model: Any, optimizer: Any, recipe: Recipe) -> None:
+    settings = recipe.optimizer
+    if settings.clip_value is not None:
+        fabric.clip_gradients(model, optimizer, clip_val=settings.clip_value)
+    if settings.clip_norm is not None:
+        fabric.clip_gradients(model, optimizer, max_norm=settings.clip_norm, error_if_nonfinite=False)
+
+
+def _take_note(
+    fabric: Fabric, run: RunFolder, state: State, embedder: Embedder, schedule: Any, recipe: Recipe, row: dict[str, Any]
+) -> None:
+    """Keep an evaluation's row, and the model if it is the best so far."""
+    state.history.append(row)
+    state.sums, state.summed = {}, 0
+    named = recipe.evaluation.best_by
+    score = row["step"] if named == "last" else -row[named] if named in LOWER_IS_BETTER else row[named]
+    if isinstance(schedule, Plateau):
+        schedule.see(row["recall@1"] if named == "last" else score)
+    if score > state.best:
+        state.best = score
+        if fabric.global_rank == 0:
+            write_checkpoint(run.model, {"model": on_cpu(embedder.state_dict()), "row": row})
+
+
+def _choice_note(recipe: Recipe) -> list[str]:
+    settings = recipe.evaluation
+    if settings.best_by == "last" or settings.held_out > 0 or not settings.test:
+        return []
+    return [
+        f"the model is chosen by its {settings.best_by} on the test classes, as the literature does: that flatters the "
+        "result; evaluation.held_out=0.1 would choose by training classes"
+    ]

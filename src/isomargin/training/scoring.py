@@ -1,0 +1,90 @@
+"""Evaluations while a run trains and at its end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from isomargin.data.images import ImageSet
+from isomargin.losses.gather import gather
+from isomargin.measure.evaluate import evaluate
+from isomargin.measure.evaluation import Evaluation
+from isomargin.models.embedder import Embedder
+from isomargin.training.checkpoint import read_checkpoint
+from isomargin.training.embed import as_embedding_set, embed
+from isomargin.training.recipe import Recipe
+from isomargin.training.run import RunFolder
+from isomargin.training.setup import RecipeData
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+SCORES = ("map_at_r", "opis", "epsilon_opis", "mean_utility", "eer")
+
+
+def evaluation_steps(recipe: Recipe, batches: int, steps: int) -> frozenset[int]:
+    """List the steps after which the model is evaluated, the last among them.
+
+    >>> recipe = Recipe(name="a", data={}, model={}, loss={"base": "tcm"}, evaluation={"every": 0.5})
+    >>> sorted(evaluation_steps(recipe, batches=10, steps=17))
+    [5, 10, 15, 17]
+    """
+    every = max(1, round(recipe.evaluation.every * batches))
+    return frozenset({*range(every, steps + 1, every), steps})
+
+
+def score(fabric: Fabric, embedder: Embedder, images: ImageSet, recipe: Recipe, workers: int) -> dict[str, float]:
+    """Evaluate the model and give the scores of a row of metrics.csv, the same in all processes."""
+    vectors = embed_together(fabric, embedder, images, recipe, workers)
+    scores: dict[str, float] = {}
+    if fabric.global_rank == 0:
+        evaluation = evaluate(vectors, images.labels, far=recipe.evaluation.far, progress=None)
+        scores = {f"recall@{k}": value for k, value in evaluation.recall_at_k.items()}
+        scores |= {
+            name: getattr(evaluation, name) for name in ("map_at_r", "opis", "epsilon_opis", "mean_utility", "eer")
+        }
+        scores |= {"target_distance": evaluation.target.distance, "target_frr": evaluation.target.frr}
+    return fabric.broadcast(scores)
+
+
+def embed_together(
+    fabric: Fabric, embedder: Embedder, images: ImageSet, recipe: Recipe, workers: int
+) -> NDArray[np.float32]:
+    """Embed images, each process its part; (n, dimensions) in all of them."""
+    rows = np.arange(fabric.global_rank, len(images), fabric.world_size)
+    with fabric.autocast():
+        own = embed(
+            embedder,
+            images,
+            recipe.evaluation.batch,
+            recipe.augmentation.resize,
+            workers,
+            fabric.device,
+            rows=rows,
+        )
+    if fabric.world_size == 1:
+        return own
+    gathered, places = gather(torch.from_numpy(own).to(fabric.device), torch.from_numpy(rows).to(fabric.device))
+    everything = np.empty((len(images), embedder.dimensions), np.float32)
+    everything[places.cpu().numpy()] = gathered.cpu().numpy()
+    return everything
+
+
+def finish(
+    fabric: Fabric, run: RunFolder, embedder: Embedder, data: RecipeData, recipe: Recipe, workers: int
+) -> Evaluation:
+    """Evaluate the chosen model, on the test images unless the recipe says not to, and write the run's last files."""
+    fabric.barrier()
+    embedder.load_state_dict(read_checkpoint(run.model)["model"])
+    images = data.test if recipe.evaluation.test else data.unseen
+    vectors = embed_together(fabric, embedder, images, recipe, workers)
+    if fabric.global_rank == 0:
+        embeddings = as_embedding_set(vectors, images)
+        evaluation = evaluate(vectors, embeddings.labels, far=recipe.evaluation.far, progress=None)
+        embeddings.save(run.embeddings)
+        evaluation.save(run.evaluation)
+    fabric.barrier()
+    return Evaluation.load(run.evaluation)

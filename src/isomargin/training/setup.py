@@ -1,0 +1,216 @@
+"""Everything that a recipe stands for, made: data, model, loss, optimiser, schedule. Nothing is trained here."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from isomargin.data.augment import RandomAffine, RandomCrop
+from isomargin.data.feeding import Augmentation, check_augmentation
+from isomargin.data.images import DataSplit, ImageSet, find_bad_images, without_bad
+from isomargin.data.registry import load_data
+from isomargin.data.sampler import ClassBatchSampler
+from isomargin.errors import InputError
+from isomargin.losses._base import MetricLoss
+from isomargin.losses.registry import loss_settings, make_loss
+from isomargin.models.embedder import Embedder, make_model
+from isomargin.training.recipe import Recipe
+from isomargin.training.schedule import Cosine, EveryEpochs, MultiStep, OneCycle, Plateau
+
+Schedule = Callable[[float], float]
+
+_SHOWN = 20  # bad images in a list
+
+
+@dataclass(frozen=True, eq=False)
+class RecipeData:
+    """The images that a recipe trains on and evaluates on."""
+
+    train: ImageSet
+    """Without the held-out classes."""
+    unseen: ImageSet
+    """What is evaluated while training: held-out training classes, or the test images."""
+    test: ImageSet
+    notes: tuple[str, ...]
+    """Sentences for who reads the results."""
+
+
+def open_data(recipe: Recipe, check: bool = True) -> RecipeData:
+    """Read the recipe's data and hold classes out of it.
+
+    With `check` every image file is decoded, and those that cannot be are an error with their list, unless the recipe
+    says to leave them out.
+    """
+    settings = dict(recipe.data)
+    if "name" not in settings:
+        raise InputError("the recipe's data has no name: data.name=glyphs, or another of `load_data`, is needed")
+    if settings.get("root") is None and settings["name"] not in ("glyphs",):
+        raise InputError(
+            f"the recipe says not where {settings['name']} lies: add data.root=FOLDER, where its files were unpacked to"
+        )
+    data = load_data(settings.pop("name"), **settings)
+    if recipe.skip_bad_images:
+        data = without_bad(data)
+    elif check:
+        _refuse_bad(data)
+    train, unseen = hold_out(data.train, recipe.evaluation.held_out, recipe.seed)
+    return RecipeData(train, data.test if unseen is None else unseen, data.test, data.notes)
+
+
+def _refuse_bad(data: DataSplit) -> None:
+    bad = [*find_bad_images(data.train), *find_bad_images(data.test)]
+    if bad:
+        listed = [f"{path}: {reason}" for path, reason in bad[:_SHOWN]]
+        more = [f"and {len(bad) - _SHOWN} more"] if len(bad) > _SHOWN else []
+        count = "1 image" if len(bad) == 1 else f"{len(bad):,} images"
+        raise InputError(
+            f"{count} cannot be read: replace the files, or leave them out with --skip-bad-images", [*listed, *more]
+        )
+
+
+def hold_out(images: ImageSet, share: float, seed: int) -> tuple[ImageSet, ImageSet | None]:
+    """Divide a set by class into one to train on and one, of `share` of the classes, to evaluate on.
+
+    >>> images = ImageSet(np.arange(40) // 2, tuple(map(str, range(20))), pixels=np.zeros((40, 28, 28), np.uint8))
+    >>> hold_out(images, 0.1, seed=0)
+    (ImageSet(36 images in 18 classes), ImageSet(4 images in 2 classes))
+    """
+    if share == 0:
+        return images, None
+    classes = len(images.class_names)
+    held = max(2, round(share * classes))
+    if classes - held < 2:
+        raise InputError(f"held_out is {share} of {classes} classes: at least 2 must be held out, and 2 be left")
+    chosen = np.random.default_rng([seed, 1]).permutation(classes)[:held]
+    mask = np.isin(images.labels, chosen)
+    return images.select(~mask), images.select(mask)
+
+
+def make_recipe_model(recipe: Recipe, images: ImageSet, load_weights: bool = True) -> Embedder:
+    """Make the recipe's model, with weights that are a function of its seed where they are not loaded."""
+    torch.manual_seed(recipe.seed)
+    return make_model(with_features(recipe, images).model, load_weights=load_weights)
+
+
+def with_features(recipe: Recipe, images: ImageSet) -> Recipe:
+    """Fill in how many numbers a vector has, where the data are vectors."""
+    if images.vectors is None or "features" in recipe.model:
+        return recipe
+    return recipe.model_copy(update={"model": {**recipe.model, "features": images.vectors.shape[1]}})
+
+
+def make_recipe_loss(recipe: Recipe, classes: int, dimensions: int) -> MetricLoss:
+    """Make the recipe's loss; proxies are made for the training classes, as a function of the recipe's seed.
+
+    >>> recipe = Recipe(name="a", data={}, model={}, loss={"base": "proxy_nca", "regularizer": "tcm"})
+    >>> make_recipe_loss(recipe, classes=10, dimensions=4).extra_repr()
+    '1 * proxy_nca + 1 * tcm'
+    """
+    torch.manual_seed(recipe.seed)
+    parts = []
+    for part in recipe.loss.parts():
+        settings = {"name": part} if isinstance(part, str) else dict(part)
+        known = {"num_classes": classes, "embedding_size": dimensions}
+        wanted = loss_settings(settings.get("name"))
+        parts.append({**{name: value for name, value in known.items() if name in wanted}, **settings})
+    return make_loss(parts)
+
+
+def make_optimizer(recipe: Recipe, model: Embedder, loss: MetricLoss) -> torch.optim.Optimizer:
+    """Make the recipe's optimiser of the model and of the loss's own parameters."""
+    settings = recipe.optimizer
+    groups = model.parameter_groups(settings.learning_rate, settings.head_factor, settings.weight_decay)
+    groups += loss.parameter_groups(settings.learning_rate)
+    groups = [{"weight_decay": settings.weight_decay, **group} for group in groups]  # of proxies too
+    if settings.name == "sgd":
+        return torch.optim.SGD(groups, lr=settings.learning_rate, momentum=settings.momentum)
+    made = torch.optim.Adam if settings.name == "adam" else torch.optim.AdamW
+    return made(groups, lr=settings.learning_rate, eps=1e-8 if settings.eps is None else settings.eps)
+
+
+def make_schedule(recipe: Recipe) -> Schedule:
+    """Make the recipe's schedule: the multiple of the learning rates at an epoch."""
+    settings = recipe.schedule
+    match settings.name:
+        case "constant":
+            return lambda epoch: 1.0
+        case "multi_step":
+            return MultiStep(settings.at, settings.factor)
+        case "every":
+            if settings.epochs is None:
+                raise InputError("the schedule is 'every' and says not how often: schedule.epochs is needed")
+            return EveryEpochs(settings.epochs, settings.factor)
+        case "cosine":
+            return Cosine(recipe.epochs)
+        case "one_cycle":
+            return OneCycle(recipe.epochs, settings.rise)
+        case "plateau":
+            return Plateau(settings.patience, settings.factor)
+
+
+def make_augmentation(recipe: Recipe, images: ImageSet) -> Augmentation:
+    """Make what distorts the training images: what the recipe says, or what goes with how they are kept."""
+    settings = recipe.augmentation
+    name = settings.name
+    if name is None:
+        name = "crop" if images.paths is not None else "affine" if images.pixels is not None else "none"
+    made: Augmentation = None
+    if name == "affine":
+        made = RandomAffine(settings.rotation, settings.scale, settings.shear, settings.shift)
+    elif name == "crop":
+        made = RandomCrop(settings.smallest_area, settings.flip)
+    check_augmentation(images, made)
+    return made
+
+
+def make_sampler(recipe: Recipe, images: ImageSet, rank: int = 0, world_size: int = 1) -> ClassBatchSampler:
+    """Make what draws the recipe's batches."""
+    batch = recipe.batch
+    if batch.classes < world_size:
+        raise InputError(f"batch.classes is {batch.classes} for {world_size} processes: at least one each is needed")
+    return ClassBatchSampler(
+        images.labels, batch.classes, batch.images_per_class, batch.small_classes, recipe.seed, rank, world_size
+    )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run would be: for `--dry-run`."""
+
+    train: ImageSet
+    unseen: ImageSet
+    test: ImageSet
+    batches_an_epoch: int
+    steps: int
+    parameters: int
+    """Those that are trained."""
+    dimensions: int
+    size: int
+    """Height and width of the images, or the length of the vectors."""
+    notes: tuple[str, ...]
+
+
+def plan(recipe: Recipe) -> Plan:
+    """Make all that a run needs but its weights, and count; images are not decoded."""
+    data = open_data(recipe, check=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = make_recipe_model(recipe, data.train, load_weights=False)
+    loss = make_recipe_loss(recipe, len(data.train.class_names), model.dimensions)
+    make_optimizer(recipe, model, loss)
+    make_schedule(recipe)
+    make_augmentation(recipe, data.train)
+    batches = len(make_sampler(recipe, data.train))
+    trained = [each.numel() for each in (*model.parameters(), *loss.parameters()) if each.requires_grad]
+    size = model.input_statistics.size
+    steps = count_steps(recipe, batches)
+    return Plan(data.train, data.unseen, data.test, batches, steps, sum(trained), model.dimensions, size, data.notes)
+
+
+def count_steps(recipe: Recipe, batches_an_epoch: int) -> int:
+    """Count the steps of a run, at least one."""
+    return max(1, round(recipe.epochs * batches_an_epoch))

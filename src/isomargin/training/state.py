@@ -1,0 +1,146 @@
+"""What a run keeps on disk, and how it goes on from there: its state, its checkpoints, its tables."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from isomargin.errors import InputError
+from isomargin.losses._base import MetricLoss
+from isomargin.models.embedder import Embedder
+from isomargin.training.checkpoint import load_checkpoint, save_checkpoint
+from isomargin.training.recipe import Recipe, load_recipe
+from isomargin.training.run import RunFolder, write_metrics
+from isomargin.training.schedule import Plateau
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+
+@dataclass
+class State:
+    """How far a run is: with parameters and the optimiser's memory, all that a checkpoint holds."""
+
+    step: int = 0
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    """Of the loss and its parts since the last evaluation, in float64."""
+    summed: int = 0
+    """Over how many steps."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """The rows of metrics.csv."""
+    best: float = -math.inf
+    """The best score so far, the larger the better."""
+
+    def add(self, values: dict[str, Tensor]) -> None:
+        """Add a step's values."""
+        for name, value in values.items():
+            self.sums[name] = self.sums.get(name, 0) + value.double()
+        self.summed += 1
+
+    def means(self) -> dict[str, float]:
+        """Give the means since the last evaluation; raise where the loss is no number any more."""
+        means = {name: float(total) / self.summed for name, total in self.sums.items()}
+        if not math.isfinite(means.get("loss", 0.0)):
+            raise InputError(
+                f"the loss is {means['loss']} by step {self.step}: training has gone astray, lower "
+                "optimizer.learning_rate or set optimizer.clip_norm; the last checkpoint is from before"
+            )
+        return means
+
+
+def claim(run: RunFolder, recipe: Recipe, resume: bool) -> None:
+    """Make sure that the folder is a new run's, or with `resume` that of a run with the same recipe."""
+    if not resume or not run.recipe.is_file():
+        if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
+            raise InputError(
+                f"{run.path} is there already: go on with `isomargin train {run.path} --resume`, or choose another "
+                "--output"
+            )
+        run.path.mkdir(parents=True, exist_ok=True)
+        return
+    before, now = load_recipe(run.recipe).model_dump(), recipe.model_dump()
+    before["model"].pop("features", None)
+    now["model"].pop("features", None)
+    different = [name for name in now if before[name] != now[name]]
+    if different:
+        raise InputError(
+            f"{run.path} was begun with another {different[0]} ({before[different[0]]} and not {now[different[0]]}): "
+            "go on with the recipe it was begun with, or start a new run"
+        )
+
+
+def save(
+    fabric: Fabric,
+    run: RunFolder,
+    state: State,
+    embedder: Embedder,
+    loss: MetricLoss,
+    optimizer: Any,
+    schedule: Any,
+) -> None:
+    """Write a checkpoint, then metrics.csv, which follows from it."""
+    state.means()  # nothing that is astray is kept
+    if fabric.global_rank == 0:
+        content = {
+            "model": on_cpu(embedder.state_dict()),
+            "loss": on_cpu(loss.state_dict()),
+            "optimizer": optimizer.state_dict(),
+            "schedule": schedule.state_dict() if isinstance(schedule, Plateau) else {},
+            "sums": {name: float(value) for name, value in state.sums.items()},
+            "summed": state.summed,
+            "history": state.history,
+            "best": state.best,
+        }
+        save_checkpoint(run.checkpoints, state.step, content)
+        write_metrics(run.metrics, state.history)
+
+
+def restore(
+    run: RunFolder, state: State, embedder: Embedder, loss: MetricLoss, optimizer: Any, schedule: Any
+) -> list[str]:
+    """Go back to the last whole checkpoint; return what was wrong with newer ones."""
+    state.step, content, notes = load_checkpoint(run.checkpoints)
+    embedder.load_state_dict(content["model"])
+    loss.load_state_dict(content["loss"])
+    optimizer.load_state_dict(content["optimizer"])
+    if isinstance(schedule, Plateau):
+        schedule.load_state_dict(content["schedule"])
+    device = next(embedder.parameters()).device
+    state.sums = {
+        name: torch.tensor(value, dtype=torch.float64, device=device) for name, value in content["sums"].items()
+    }
+    state.summed, state.history, state.best = content["summed"], content["history"], content["best"]
+    return [f"{note}; the one of step {state.step} is used" for note in notes]
+
+
+def on_cpu(state: dict[str, Any]) -> dict[str, Any]:
+    """Bring a state dict's tensors to the CPU."""
+    return {name: value.detach().cpu() if isinstance(value, Tensor) else value for name, value in state.items()}
+
+
+class Log:
+    """TensorBoard's view of the metrics; metrics.csv is written with the checkpoints."""
+
+    def __init__(self, run: RunFolder, state: State, first: bool) -> None:
+        self.writer: Any = None
+        if first:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.writer = SummaryWriter(str(run.tensorboard), purge_step=state.step + 1)
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Write an evaluation's row, each name a curve over the steps."""
+        if self.writer is not None:
+            for name, value in row.items():
+                if name != "step":
+                    self.writer.add_scalar(name.replace("@", "_at_"), value, row["step"])
+            self.writer.flush()
+
+    def close(self) -> None:
+        """Close the files."""
+        if self.writer is not None:
+            self.writer.close()

@@ -1,0 +1,418 @@
+"""The paper's search for the margins: train by each pair of a grid, compare on held-out training classes, pick one.
+
+    folder/ baseline/  0.9-0.5/  0.9-0.4/  …  tune.csv  tune.png  recipe.yaml
+
+Every pair is a run of its own, so that a search that was stopped goes on where it was. The test classes are not looked
+at: `recipe.yaml`, the recipe with the picked margins, is what to train and test by afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from isomargin import checks
+from isomargin.errors import InputError
+from isomargin.files import atomic_write
+from isomargin.losses.registry import make_loss
+from isomargin.training import loop, setup
+from isomargin.training.checkpoint import find_checkpoints
+from isomargin.training.recipe import Recipe
+from isomargin.training.run import RunFolder, open_evaluation, write_metrics
+from isomargin.training.state import claim
+
+BASELINE = "baseline"
+_ROUNDING = 1e-12  # a recall that is lower by the tolerance exactly is still within it
+
+
+@dataclass(frozen=True)
+class TunedRun:
+    """A run of the search, with its scores on the held-out classes."""
+
+    name: str
+    """Of its folder."""
+    positive_margin: float | None
+    """None for the baseline, like the next two."""
+    negative_margin: float | None
+    weight: float | None
+    recall_at_1: float
+    opis: float
+    epsilon_opis: float
+    map_at_r: float
+    picked: bool = False
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether it was trained without TCM."""
+        return self.positive_margin is None
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a search has found."""
+
+    rows: tuple[TunedRun, ...]
+    """The baseline first, then the grid in its order."""
+    recipe: Recipe
+    """The one that was searched for, with the picked margins and weight and its own evaluation."""
+    notes: tuple[str, ...] = ()
+    """Sentences for who reads the results."""
+
+    @property
+    def picked(self) -> TunedRun:
+        """The run that was picked."""
+        return next(row for row in self.rows if row.picked)
+
+
+@dataclass(frozen=True)
+class _Point:
+    """A point of the grid, as it is trained; without a regularizer it is the baseline."""
+
+    name: str
+    regularizer: dict[str, Any] | None
+
+
+def tune(
+    recipe: Recipe,
+    folder: Path,
+    positive_margins: Sequence[float],
+    negative_margins: Sequence[float],
+    weights: Sequence[float] | None = None,
+    held_out: float = 0.1,
+    tolerance: float = 0.01,
+    baseline: bool = True,
+    train: Callable[..., object] = loop.train,
+    report: Callable[[str], None] | None = None,
+    **options: Any,
+) -> Tuned:
+    """Train by every pair of margins, pick one on held-out training classes, and write the recipe that has it.
+
+    Parameters
+    ----------
+    recipe: with TCM, whose other settings are kept, or without a regularizer.
+    folder: of the search; what is finished there is not trained again.
+    positive_margins, negative_margins: the grid; pairs with m⁺ < m⁻ are left out.
+    weights: of TCM, to search over as well; the recipe's own, or 1, if not given.
+    held_out: share of the training classes that the runs are compared on.
+    tolerance: how much recall@1 may be lost for a lower OPIS; see `pick`.
+    baseline: whether to train without TCM too, to compare with.
+    train: trains one run; to be called like `loop.train`.
+    report: is given a sentence at a time on how the search goes.
+    options: go on to `train`; images are checked for the first run only.
+    """
+    report = report or (lambda sentence: None)
+    checks.at_least_zero(tolerance, "tolerance")
+    _refuse_run(folder)
+    points, notes = _grid(recipe, positive_margins, negative_margins, weights)
+    searched, lowered = _for_search(recipe, checks.share(held_out, "held_out"))
+    notes += lowered
+    for note in notes:
+        report(f"note: {note}")
+    if baseline:
+        points.insert(0, _Point(BASELINE, None))
+    check_images = options.pop("check_images", True)
+    rows = []
+    for number, point in enumerate(points):
+        report(f"run {number + 1} of {len(points)}: {point.name}")
+        own = _with_regularizer(searched, point.regularizer).model_copy(update={"name": f"{recipe.name} {point.name}"})
+        _run(own, folder / point.name, train, {**options, "check_images": check_images and number == 0})
+        rows.append(_scores(point, folder / point.name))
+    chosen = pick(rows, tolerance)
+    rows = [replace(row, picked=row is chosen) for row in rows]
+    regularizer = next(point.regularizer for point in points if point.name == chosen.name)
+    tuned = Tuned(tuple(rows), _with_regularizer(recipe, regularizer), (*notes, *_comparison(rows)))
+    write_metrics(folder / "tune.csv", [asdict(row) for row in rows])
+    draw(rows, folder / "tune.png", tolerance)
+    tuned.recipe.save(folder / "recipe.yaml")
+    return tuned
+
+
+def pick(rows: Sequence[TunedRun], tolerance: float = 0.01) -> TunedRun:
+    """Pick the run with the lowest OPIS among those that lose at most `tolerance` of the best recall@1.
+
+    Of equals the one with the larger recall@1 is picked, then the first. The baseline, and runs without scores, are
+    neither picked nor compared with.
+
+    >>> rows = [
+    ...     TunedRun("0.9-0.5", 0.9, 0.5, 1.0, recall_at_1=0.80, opis=3e-3, epsilon_opis=0.1, map_at_r=0.4),
+    ...     TunedRun("0.9-0.3", 0.9, 0.3, 1.0, recall_at_1=0.79, opis=2e-3, epsilon_opis=0.1, map_at_r=0.4),
+    ...     TunedRun("0.9-0.1", 0.9, 0.1, 1.0, recall_at_1=0.70, opis=1e-3, epsilon_opis=0.1, map_at_r=0.3),
+    ... ]
+    >>> pick(rows, tolerance=0.01).name, pick(rows, tolerance=0.0).name
+    ('0.9-0.3', '0.9-0.5')
+    """
+    floor = recall_floor(rows, tolerance)
+    eligible = [row for row in rows if _has_scores(row) and row.recall_at_1 >= floor]
+    if not eligible:
+        raise InputError("no run of the grid has scores: there is nothing to pick from")
+    return min(eligible, key=lambda row: (row.opis, -row.recall_at_1))
+
+
+def recall_floor(rows: Sequence[TunedRun], tolerance: float) -> float:
+    """Give the recall@1 that a run needs to be picked."""
+    best = max((row.recall_at_1 for row in rows if _has_scores(row)), default=math.nan)
+    return best - tolerance - _ROUNDING
+
+
+def _has_scores(row: TunedRun) -> bool:
+    return not row.is_baseline and math.isfinite(row.recall_at_1) and math.isfinite(row.opis)
+
+
+# The grid
+
+
+def run_name(positive_margin: float, negative_margin: float, weight: float | None = None) -> str:
+    """Name the folder of a run.
+
+    >>> run_name(0.9, 0.5), run_name(0.9, 0.5, 5)
+    ('0.9-0.5', '0.9-0.5-w5')
+    """
+    margins = f"{positive_margin:.12g}-{negative_margin:.12g}"
+    return margins if weight is None else f"{margins}-w{weight:.12g}"
+
+
+def _grid(
+    recipe: Recipe,
+    positive_margins: Sequence[float],
+    negative_margins: Sequence[float],
+    weights: Sequence[float] | None,
+) -> tuple[list[_Point], list[str]]:
+    """List the points of the grid, and notes on those that are left out."""
+    settings = _own_settings(recipe)
+    # What is given twice is trained once.
+    positives = list(dict.fromkeys(checks.cosine(each, "positive_margin") for each in positive_margins))
+    negatives = list(dict.fromkeys(checks.cosine(each, "negative_margin") for each in negative_margins))
+    if weights is not None and len(weights) == 0:
+        raise InputError("weights is empty: give at least one, or leave it out to keep the recipe's own")
+    given = [settings.get("weight", 1)] if weights is None else weights
+    used = dict.fromkeys(checks.above_zero(each, "weight") for each in given)
+    pairs = [(positive, negative) for positive, negative in product(positives, negatives) if positive >= negative]
+    if not pairs:
+        raise InputError(
+            f"positive_margins {_listed(positives)} and negative_margins {_listed(negatives)} make no pair: a positive "
+            "margin that is not below a negative one is needed"
+        )
+    points = []
+    for weight, (positive, negative) in product(used, pairs):
+        regularizer = {**settings, "weight": weight, "positive_margin": positive, "negative_margin": negative}
+        make_loss(regularizer)  # a setting that cannot be used is told before anything is trained
+        points.append(_Point(run_name(positive, negative, None if weights is None else weight), regularizer))
+    left_out = len(positives) * len(negatives) - len(pairs)
+    are = "1 pair is" if left_out == 1 else f"{left_out} pairs are"
+    notes = [f"{are} left out, with a positive margin below the negative one"] if left_out else []
+    return points, notes
+
+
+def _listed(values: Sequence[float]) -> str:
+    return ", ".join(f"{each:g}" for each in values) or "(none)"
+
+
+def _own_settings(recipe: Recipe) -> dict[str, Any]:
+    """Give the settings of the recipe's TCM, which there may be none of; refuse other regularizers."""
+    regularizer = recipe.loss.regularizer
+    if isinstance(regularizer, list):
+        raise InputError(
+            f"the recipe has a list of {len(regularizer)} regularizers: margins are searched for TCM alone, so "
+            "loss.regularizer must be tcm or none"
+        )
+    settings = {"name": regularizer} if isinstance(regularizer, str) else dict(regularizer or {"name": "tcm"})
+    if str(settings.get("name")).lower().removesuffix("loss") != "tcm":
+        raise InputError(
+            f"the recipe's regularizer is {settings.get('name')!r}: margins are searched for TCM, so loss.regularizer "
+            "must be tcm or none"
+        )
+    return {**settings, "name": "tcm"}
+
+
+def _with_regularizer(recipe: Recipe, regularizer: dict[str, Any] | None) -> Recipe:
+    return recipe.model_copy(update={"loss": recipe.loss.model_copy(update={"regularizer": regularizer})})
+
+
+def _for_search(recipe: Recipe, held_out: float) -> tuple[Recipe, list[str]]:
+    """Keep the recipe from the test classes, and its batches to the classes that are left; give notes on the latter."""
+    evaluation = recipe.evaluation.model_copy(update={"held_out": held_out, "test": False})
+    recipe = recipe.model_copy(update={"evaluation": evaluation})
+    counts = np.unique(setup.open_data(recipe, check=False).train.labels, return_counts=True)[1]
+    least = recipe.batch.images_per_class if recipe.batch.small_classes == "drop" else 1
+    classes = int((counts >= least).sum())
+    if not 0 < classes < recipe.batch.classes:  # with none at all, training tells what is wrong
+        return recipe, []
+    note = (
+        f"batch.classes is {recipe.batch.classes}, and {classes} classes are left to train on: the search trains with "
+        "batches of as many"
+    )
+    return recipe.model_copy(update={"batch": recipe.batch.model_copy(update={"classes": classes})}), [note]
+
+
+# The runs
+
+
+def _refuse_run(folder: Path) -> None:
+    """Refuse a folder whose recipe.yaml is that of a run and not of a search."""
+    run = RunFolder(folder)
+    if run.finished or run.checkpoints.exists():
+        raise InputError(f"{folder} is the folder of a run: choose another for the search")
+
+
+def _run(recipe: Recipe, path: Path, train: Callable[..., object], options: dict[str, Any]) -> None:
+    """Train one run, or what is missing of it."""
+    run = RunFolder(path)
+    resume = False
+    if run.recipe.is_file():
+        claim(run, recipe, resume=True)  # a finished run of another recipe is no result of this one
+        if run.finished:
+            return
+        resume = bool(find_checkpoints(run.checkpoints))
+        if not resume:
+            shutil.rmtree(path)  # it was stopped before anything was kept
+    train(recipe, path, resume=resume, **options)
+
+
+def _scores(point: _Point, path: Path) -> TunedRun:
+    evaluation = open_evaluation(path)
+    settings = point.regularizer or {}
+    return TunedRun(
+        point.name,
+        settings.get("positive_margin"),
+        settings.get("negative_margin"),
+        settings.get("weight"),
+        evaluation.recall_at_k[1],
+        evaluation.opis,
+        evaluation.epsilon_opis,
+        evaluation.map_at_r,
+    )
+
+
+def _comparison(rows: Sequence[TunedRun]) -> list[str]:
+    """Say so if the picked run is no better than the baseline."""
+    picked = next(row for row in rows if row.picked)
+    return [
+        f"TCM did not lower OPIS on the held-out classes: it is {picked.opis:.3e} with the picked margins and "
+        f"{row.opis:.3e} without TCM"
+        for row in rows
+        if row.is_baseline and picked.opis >= row.opis
+    ]
+
+
+# What is shown
+
+
+def tune_table(tuned: Tuned) -> RenderableType:
+    """Give the runs with their scores, the picked one marked, and the notes."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("run", no_wrap=True)
+    for header in ("m⁺", "m⁻", "weight", "recall@1", "MAP@R", "OPIS", "ε-OPIS"):
+        table.add_column(header, justify="right", no_wrap=True)
+    table.add_column("")
+    for row in tuned.rows:
+        settings = (row.positive_margin, row.negative_margin, row.weight)
+        cells = ["" if each is None else f"{each:g}" for each in settings]
+        cells += [f"{row.recall_at_1:.2%}", f"{row.map_at_r:.2%}", f"{row.opis:.3e}", f"{row.epsilon_opis:.3e}"]
+        style = "bold" if row.picked else "dim" if row.is_baseline else ""
+        table.add_row(row.name, *cells, "← picked" if row.picked else "", style=style)
+    title = Text("scores on the held-out classes", style="bold")
+    return Group(title, table, *(Text(f"note: {note}") for note in tuned.notes))
+
+
+@dataclass(frozen=True)
+class _Map:
+    """What a map shows, and how."""
+
+    title: str
+    colours: str
+    score: str
+    """The field of `TunedRun`."""
+    factor: float
+    """From the score to what is written."""
+    written: Callable[[float], str]
+
+    def text(self, row: TunedRun) -> str:
+        return self.written(self.value(row))
+
+    def value(self, row: TunedRun) -> float:
+        return float(self.factor * getattr(row, self.score))
+
+
+def draw(rows: Sequence[TunedRun], path: Path, tolerance: float) -> None:
+    """Draw OPIS and recall@1 over the margins side by side, a pair of maps for each weight, the picked cell framed."""
+    from matplotlib.figure import Figure
+
+    grid = [row for row in rows if not row.is_baseline]
+    weights = list(dict.fromkeys(row.weight for row in grid))
+    positives, negatives = ({row.positive_margin for row in grid}, {row.negative_margin for row in grid})
+    exponent = _exponent([row.opis for row in rows])
+    opis = _Map(f"OPIS in $10^{{{exponent}}}$", "Oranges", "opis", 10.0**-exponent, _three_digits)
+    recall = _Map("recall@1 in %", "Blues", "recall_at_1", 100.0, "{:.2f}".format)
+    width, height = 2 * max(3.4, 0.75 * len(negatives) + 1.4), max(1.9, 0.5 * len(positives) + 1.2)
+    figure = Figure(figsize=(width, height * len(weights) + 0.4), layout="constrained")
+    axes = figure.subplots(len(weights), 2, squeeze=False)
+    floor = recall_floor(rows, tolerance)
+    for column, shown in enumerate((opis, recall)):
+        without = "".join(f" (without TCM {shown.text(row)})" for row in rows if row.is_baseline)
+        for axis, weight in zip(axes[:, column], weights, strict=True):
+            of_weight = f", weight {weight:g}" if len(weights) > 1 else ""
+            axis.set_title(f"{shown.title}{of_weight}{without}", loc="left", fontsize=10)
+            _draw_map(axis, shown, grid, weight, floor)
+    legend = "Scores on the held-out classes. Framed: picked."
+    if any(row.recall_at_1 < floor for row in grid):
+        legend += f" In brackets: recall@1 below {100 * floor:.2f}%, too low to be picked."
+    figure.supxlabel(legend, x=0.01, ha="left", fontsize=8, color="#4b5563")
+    with atomic_write(path) as temporary:
+        figure.savefig(temporary, dpi=150)
+
+
+def _draw_map(axis: Any, shown: _Map, grid: Sequence[TunedRun], weight: float | None, floor: float) -> None:
+    """Draw one map, with the colours and margins of the whole grid, so that maps can be compared."""
+    from matplotlib.patches import Rectangle
+
+    positives: list[Any] = np.unique(np.array([row.positive_margin for row in grid])).tolist()
+    negatives: list[Any] = np.unique(np.array([row.negative_margin for row in grid])).tolist()
+    cells = np.full((len(positives), len(negatives)), np.nan)  # (m⁺, m⁻)
+    for row in grid:
+        if row.weight != weight:
+            continue
+        up, right = positives.index(row.positive_margin), negatives.index(row.negative_margin)
+        cells[up, right] = shown.value(row)
+        text = f"({shown.text(row)})" if row.recall_at_1 < floor else shown.text(row)
+        font = {"fontsize": 9, "fontweight": "bold" if row.picked else "normal"}
+        axis.text(right, up, text, ha="center", va="center", **font)
+        if row.picked:
+            axis.add_patch(Rectangle((right - 0.5, up - 0.5), 1, 1, fill=False, lw=2.5, clip_on=False, zorder=3))
+    values = [shown.value(row) for row in grid if math.isfinite(shown.value(row))]
+    span = max(values) - min(values) or 1.0
+    # The palest colours are kept for cells that are left out, the darkest would swallow the text.
+    ends = {"vmin": min(values) - 0.2 * span, "vmax": max(values) + 0.8 * span}
+    axis.imshow(cells, cmap=shown.colours, origin="lower", aspect="auto", **ends)
+    axis.set_xticks(range(len(negatives)), [f"{each:g}" for each in negatives])
+    axis.set_yticks(range(len(positives)), [f"{each:g}" for each in positives])
+    axis.set(xlabel="negative margin", ylabel="positive margin")
+    axis.tick_params(length=0)
+    axis.spines[:].set_visible(False)
+
+
+def _exponent(values: Sequence[float]) -> int:
+    """Give the power of ten that the smallest of the values is written with.
+
+    >>> _exponent([0.012, 0.0034, math.nan, 0.0])
+    -3
+    """
+    return min((math.floor(math.log10(each)) for each in values if math.isfinite(each) and each > 0), default=0)
+
+
+def _three_digits(value: float) -> str:
+    """Write three digits, or those before the point if they are more.
+
+    >>> _three_digits(1.0), _three_digits(12.345), _three_digits(1234.5)
+    ('1.00', '12.3', '1234')
+    """
+    return f"{value:.{max(0, 2 - _exponent([value]))}f}"
