@@ -59,10 +59,9 @@ def load_data(name: str, root: str | os.PathLike[str] | None = None, **settings:
         raise InputError(f"there is no data set {name!r}: {checks.nearest(str(name), list(REGISTRY))}")
     reader = REGISTRY[known]
     parameters = list(inspect.signature(reader).parameters)
-    of_reader = [each for each in parameters if each != "root"]
     for setting in settings:
-        if setting not in of_reader:
-            raise InputError(f"{known} has no setting {setting!r}: {checks.nearest(setting, of_reader)}")
+        if setting not in parameters:
+            raise InputError(f"{known} has no setting {setting!r}: {checks.nearest(setting, parameters)}")
     if "root" not in parameters:
         if root is not None:
             raise InputError(

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
+import numpy as np
+
 from isomargin.errors import InputError
 from isomargin.measure.answers import answer, pairs_at_far
 from isomargin.measure.evaluation import Evaluation
@@ -155,6 +157,17 @@ def run(
         counts, ranks = count(data, settings, threads, progress)
         answers = answer(counts, settings)
     return Evaluation(settings, data.names, data.sizes, counts, ranks, answers, method, (*data.notes, *reason))
+
+
+def check_labels(labels: Any, far: tuple[float, float]) -> None:
+    """Refuse labels that no embeddings could be evaluated with at these rates: for before the embeddings are made.
+
+    >>> check_labels([0, 0, 1, 1], far=(0.01, 0.1))
+    Traceback (most recent call last):
+    isomargin.errors.InputError: target_far is 0.01, but ...
+    """
+    data = sort_by_class(np.ones((len(labels), 1), np.float32), labels)
+    check_rates(data, Settings(far=far))
 
 
 def check_rates(data: ClassSortedVectors, settings: Settings) -> None:

@@ -44,11 +44,12 @@ def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """Write one checkpoint, whole or not at all; the folder is made if it is not there."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    payload = buffer.getvalue()
+    payload = buffer.getbuffer()  # no copy: it may be as large as the memory that is left
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as temporary:
-            temporary.write_bytes(_MAGIC + hashlib.sha256(payload).digest() + payload)
+        with atomic_write(path) as temporary, temporary.open("wb") as file:
+            for part in (_MAGIC, hashlib.sha256(payload).digest(), payload):
+                file.write(part)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

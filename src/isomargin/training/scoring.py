@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,7 +42,9 @@ def score(fabric: Fabric, embedder: Embedder, images: ImageSet, recipe: Recipe, 
     vectors = embed_together(fabric, embedder, images, recipe, workers)
     scores: dict[str, float] = {}
     if fabric.global_rank == 0:
-        evaluation = evaluate(vectors, images.labels, far=recipe.evaluation.far, progress=None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # a model that has hardly learned is often odd to measure
+            evaluation = evaluate(vectors, images.labels, far=recipe.evaluation.far, progress=None)
         scores = {f"recall@{k}": value for k, value in evaluation.recall_at_k.items()}
         scores |= {
             name: getattr(evaluation, name) for name in ("map_at_r", "opis", "epsilon_opis", "mean_utility", "eer")
@@ -83,7 +86,9 @@ def finish(
     vectors = embed_together(fabric, embedder, images, recipe, workers)
     if fabric.global_rank == 0:
         embeddings = as_embedding_set(vectors, images)
-        evaluation = evaluate(vectors, embeddings.labels, far=recipe.evaluation.far, progress=None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # they are among its notes
+            evaluation = evaluate(vectors, embeddings.labels, far=recipe.evaluation.far, progress=None)
         embeddings.save(run.embeddings)
         evaluation.save(run.evaluation)
     fabric.barrier()

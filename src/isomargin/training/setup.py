@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from isomargin.data.sampler import ClassBatchSampler
 from isomargin.errors import InputError
 from isomargin.losses._base import MetricLoss
 from isomargin.losses.registry import loss_settings, make_loss
+from isomargin.measure.evaluate import check_labels
 from isomargin.models.embedder import Embedder, make_model
 from isomargin.training.recipe import Recipe
 from isomargin.training.schedule import Cosine, EveryEpochs, MultiStep, OneCycle, Plateau
@@ -58,6 +60,8 @@ def open_data(recipe: Recipe, check: bool = True) -> RecipeData:
     elif check:
         _refuse_bad(data)
     train, unseen = hold_out(data.train, recipe.evaluation.held_out, recipe.seed)
+    for images in (data.test,) if unseen is None else (unseen, data.test):
+        check_labels(images.labels, recipe.evaluation.far)
     return RecipeData(train, data.test if unseen is None else unseen, data.test, data.notes)
 
 
@@ -111,13 +115,17 @@ def make_recipe_loss(recipe: Recipe, classes: int, dimensions: int) -> MetricLos
     '1 * proxy_nca + 1 * tcm'
     """
     torch.manual_seed(recipe.seed)
-    parts = []
-    for part in recipe.loss.parts():
-        settings = {"name": part} if isinstance(part, str) else dict(part)
-        known = {"num_classes": classes, "embedding_size": dimensions}
-        wanted = loss_settings(settings.get("name"))
-        parts.append({**{name: value for name, value in known.items() if name in wanted}, **settings})
-    return make_loss(parts)
+    known = {"num_classes": classes, "embedding_size": dimensions}
+    return make_loss([_with_known(part, known) for part in recipe.loss.parts()])
+
+
+def _with_known(part: str | dict[str, Any], known: dict[str, int]) -> dict[str, Any]:
+    """Fill in what the data and the model decide, in a loss and in one that it builds upon."""
+    settings: dict[str, Any] = {"name": part} if isinstance(part, str) else dict(part)
+    wanted = loss_settings(settings.get("name"))
+    if "base" in wanted and isinstance(settings.get("base"), str | dict):
+        settings["base"] = _with_known(settings["base"], known)
+    return {**{name: value for name, value in known.items() if name in wanted}, **settings}
 
 
 def make_optimizer(recipe: Recipe, model: Embedder, loss: MetricLoss) -> torch.optim.Optimizer:

@@ -1,0 +1,144 @@
+"""A run that was stopped, by whatever, and gone on with ends in the same numbers as one that was not."""
+
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import isomargin as im
+from isomargin.errors import InputError
+from isomargin.training.checkpoint import find_checkpoints
+from training.runs import command, environment, metrics, run, tiny
+
+# Everything that has a memory: BatchNorm's statistics, Adam's moments, a plateau, the penalty's queue of embeddings,
+# random numbers of a loss, dropout of a head.
+RECIPE = tiny(
+    loss={
+        "base": {"name": "recall_at_k", "simix": True},
+        "regularizer": [{"name": "tcm"}, {"name": "threshold_penalty", "base": {"name": "arcface"}, "weight": 0.1}],
+    },
+    batch={"classes": 6, "images_per_class": 4},
+    schedule={"name": "plateau", "patience": 0, "factor": 0.7},
+    evaluation={"best_by": "opis"},
+    epochs=3,
+)
+
+KILLED = """
+import os, random, signal, sys, threading, time
+from pathlib import Path
+from isomargin.training import loop
+from isomargin.training.recipe import load_recipe
+
+folder, steps, seconds = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+
+def kill():
+    time.sleep(seconds)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+feed = loop.training_batches
+def until_killed(*arguments, **options):
+    for step, batch in enumerate(feed(*arguments, **options)):
+        if step == steps:
+            threading.Thread(target=kill, daemon=True).start()
+        yield batch
+loop.training_batches = until_killed
+loop.train(load_recipe(folder / "recipe.yaml"), folder, resume=True, quiet=True, workers=0, checkpoint_seconds=0.0)
+"""
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed") / "run"
+    run(folder, RECIPE)
+    return folder
+
+
+def same(one, other):
+    assert (one / "metrics.csv").read_bytes() == (other / "metrics.csv").read_bytes()
+    vectors = [im.EmbeddingSet.load(each / "embeddings.npz").vectors for each in (one, other)]
+    np.testing.assert_array_equal(*vectors)
+    scores = [im.Evaluation.load(each / "evaluation.json").scores() for each in (one, other)]
+    assert scores[0] == scores[1]
+
+
+def test_killed_at_random_moments_it_ends_in_the_same_numbers(undisturbed, tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    RECIPE.save(folder / "recipe.yaml")
+    reached = [0]
+    for _ in range(4):
+        moment = random.randrange(1, 9), random.uniform(0, 0.05)  # steps, and seconds into what follows them
+        process = subprocess.run([sys.executable, "-c", KILLED, folder, *map(str, moment)], env=environment())
+        assert process.returncode == -signal.SIGKILL
+        reached.append(find_checkpoints(folder / "checkpoints")[-1][0])
+        assert reached[-1] > reached[-2]
+    run(folder, RECIPE, resume=True)
+    same(undisturbed, folder)
+
+
+def test_interrupted_it_says_how_to_go_on_and_does(undisturbed, tmp_path):
+    folder = tmp_path / "run"
+    RECIPE.save(tmp_path / "recipe.yaml")
+    process = command("train", tmp_path / "recipe.yaml", "--output", folder, "--workers", 0)
+    for _ in range(600):
+        if find_checkpoints(folder / "checkpoints"):
+            break
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert out == ""
+    step = int(re.search(r"stopped after step (\d+) of \d+, which is saved", err)[1])
+    assert find_checkpoints(folder / "checkpoints")[-1][0] == step
+    assert f"isomargin train {folder} --resume" in err
+    process = command("train", folder, "--resume", "--workers", 0)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    same(undisturbed, folder)
+
+
+def test_a_damaged_checkpoint_is_told_and_the_one_before_used(undisturbed, tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "run"
+    stop_after(monkeypatch, 40)
+    with pytest.raises(KeyboardInterrupt, match="after step 40"):
+        run(folder, RECIPE, checkpoint_seconds=0.0)
+    monkeypatch.undo()
+    newest = find_checkpoints(folder / "checkpoints")[-1][1]
+    newest.write_bytes(newest.read_bytes()[:-100])
+    run(folder, RECIPE, resume=True, quiet=False)
+    assert re.search(r"note: .*step-000000040.* is damaged .* the one of step 39 is used", capsys.readouterr().err)
+    same(undisturbed, folder)
+
+
+def test_a_full_disk_is_told_and_leaves_the_last_checkpoint(undisturbed, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    stop_after(monkeypatch, 25)
+    with pytest.raises(KeyboardInterrupt):
+        run(folder, RECIPE)
+    monkeypatch.undo()
+
+    def full(path):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("isomargin.training.checkpoint.atomic_write", full)
+        with pytest.raises(InputError, match=r"the disk is full.*step-000000025"):
+            run(folder, RECIPE, resume=True)
+    run(folder, RECIPE, resume=True)
+    same(undisturbed, folder)
+
+
+def test_going_on_with_other_settings_is_refused(undisturbed):
+    with pytest.raises(InputError, match="another seed"):
+        run(undisturbed, RECIPE.model_copy(update={"seed": 3}), resume=True)
+    assert metrics(undisturbed)
+
+
+def stop_after(monkeypatch, steps):
+    """Have the run interrupted after so many steps."""
+    monkeypatch.setattr("isomargin.training.loop.any_process", lambda fabric, step, wanted: wanted or step >= steps)

@@ -1,0 +1,197 @@
+"""The commands train and embed, as a user types them."""
+
+import sys
+
+import numpy as np
+import pytest
+import yaml
+
+import isomargin as im
+from data.layouts import picture
+from isomargin import cli
+from training.runs import TINY, metrics, tiny
+
+
+@pytest.fixture
+def typed(capsys, monkeypatch, tmp_path):
+    """Run a command in this process, in an empty folder; returns exit code, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["isomargin", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        out, err = capsys.readouterr()
+        return stop.value.code or 0, out, err
+
+    return call
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    tiny().save(tmp_path / "tiny.yaml")
+    return tmp_path / "tiny.yaml"
+
+
+def photographs(root, classes=10, images=4):
+    for number in range(classes):
+        for each in range(images):
+            picture(root / f"class {number}" / f"{each}.png", shade=100 * number + each, side=40)
+    return root
+
+
+FOLDER = ("data.name=folder", "data.order=5", "batch.classes=3", "batch.images_per_class=2", "epochs=1")
+
+
+def test_train_makes_a_run_by_the_recipes_name_and_prints_its_evaluation(typed, recipe, tmp_path):
+    code, out, err = typed("train", recipe, "name=mine", "epochs=0.5", "--workers", 0)
+    assert code == 0
+    assert "recall@1" in out
+    assert "OPIS" in out
+    assert "mine: epoch" in err
+    assert "left" in err, "the time left is not told"
+    assert "published are" in err, "the notes on the data are not told"
+    kept = yaml.safe_load((tmp_path / "runs/mine/recipe.yaml").read_text())
+    assert kept["epochs"] == 0.5
+    assert kept["schedule"]["name"] == "constant", "defaults are not written out"
+
+
+def test_a_dry_run_prints_everything_and_writes_nothing(typed, recipe, tmp_path):
+    code, out, _ = typed("train", recipe, "loss.regularizer.negative_margin=0.4", "--dry-run")
+    assert code == 0
+    assert "negative_margin: 0.4" in out
+    assert "300 images in 30 classes" in out
+    assert "100 images in 10 classes" in out
+    assert "21 of 16 images, 18 an epoch" in out
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        (["optimiser.learning_rate=1"], "did you mean 'optimizer'"),
+        (["optimizer.learning_rat=1"], "did you mean 'learning_rate'"),
+        (["optimizer.learning_rate=fast"], "optimizer.learning_rate is 'fast'"),
+        (["model.poolin=max"], "did you mean 'pooling'"),
+        (["loss.regularizer.negative_margn=0.4"], "did you mean 'negative_margin'"),
+        (["loss.base=smoothap2"], "there is no loss 'smoothap2'"),
+        (["data.name=omniglott"], "did you mean 'omniglot'"),
+        (["data.root=no/such/folder"], "no/such/folder does not exist"),
+        (["data.root=null"], "add data.root=FOLDER"),
+        (["batch.classes=31"], "classes_per_batch is 31, and there are 30 classes"),
+        (["augmentation.name=crop"], "crop, which is for image files"),
+        (["evaluation.held_out=0.99"], "at least 2 must be held out, and 2 be left"),
+        (["evaluation.far=[0.0001,0.1]"], "far asks for a false accept rate of 0.0001"),
+        (["schedule.name=every"], "schedule.epochs is needed"),
+        (["nonsense"], "section.setting=value is needed"),
+    ],
+)
+@pytest.mark.parametrize("dry", [True, False])
+def test_what_is_wrong_is_told_before_anything_is_written(typed, recipe, tmp_path, changes, complaint, dry):
+    code, out, err = typed("train", recipe, *changes, *(["--dry-run"] if dry else []))
+    assert (code, out) == (2, "")
+    assert complaint in err
+    assert len(err.splitlines()) == 1
+    assert not list(tmp_path.glob("runs/*/*"))
+
+
+def test_recipes_are_found_by_their_names_and_others_are_told(typed):
+    code, _, err = typed("train", "cub-lite", "--dry-run")
+    assert code == 2
+    assert "did you mean 'cub-lite0" in err
+    code, _, err = typed("train", "cub-lite0", "--dry-run")
+    assert code == 2
+    assert "add data.root=FOLDER" in err
+    code, _, err = typed("train", "no/such.yaml")
+    assert code == 2
+    assert "no/such.yaml does not exist" in err
+
+
+def test_a_run_is_trained_again_only_with_resume(typed, recipe, tmp_path):
+    assert typed("train", recipe, "epochs=0.2", "--workers", 0)[0] == 0
+    code, _, err = typed("train", recipe, "epochs=0.2")
+    assert code == 2
+    assert "isomargin train runs/tiny --resume" in err
+    assert typed("train", "runs/tiny")[0] == 2
+    code, out, _ = typed("train", "runs/tiny", "--resume")
+    assert code == 0
+    assert "recall@1" in out
+
+
+@pytest.mark.parametrize("backbone", ["small_conv", "resnet18"])
+def test_a_folder_of_images_is_trained_on_and_embedded(typed, recipe, tmp_path, backbone):
+    photographs(tmp_path / "photos")
+    model = (f"model.backbone={backbone}", "model.dimensions=16", "model.image_size=32", "data.root=photos")
+    code, _, err = typed("train", recipe, *FOLDER, *model, "--workers", 2)
+    assert code == 0, err
+    assert len(metrics(tmp_path / "runs/tiny")) == 3
+    kept = im.EmbeddingSet.load(tmp_path / "runs/tiny/embeddings.npz")
+    assert set(kept.labels) == {f"class {number}" for number in range(5, 10)}
+
+    code, _, err = typed("embed", "runs/tiny", "--output", "test.npz", "--workers", 0)
+    assert code == 0, err
+    np.testing.assert_array_equal(im.EmbeddingSet.load("test.npz").vectors, kept.vectors)
+    assert typed("embed", "runs/tiny", "--images", "photos", "--output", "all.parquet", "--workers", 0)[0] == 0
+    everything = im.EmbeddingSet.load("all.parquet")
+    assert len(everything.labels) == 40
+    np.testing.assert_allclose(np.asarray(everything.vectors)[20:], kept.vectors, atol=1e-5)
+    assert typed("embed", "runs/tiny", "--part", "all", "--output", "both.npz", "--workers", 0)[0] == 0
+    both = im.EmbeddingSet.load("both.npz")
+    np.testing.assert_array_equal(both.labels, everything.labels)
+
+
+def test_loading_workers_change_nothing(typed, recipe, tmp_path):
+    photographs(tmp_path / "photos")
+    changes = (*FOLDER, "data.root=photos", "model.freeze_batch_norm=statistics")
+    for workers in (0, 2):
+        assert typed("train", recipe, *changes, f"name=with-{workers}", "--workers", workers)[0] == 0
+    assert (tmp_path / "runs/with-0/metrics.csv").read_bytes() == (tmp_path / "runs/with-2/metrics.csv").read_bytes()
+
+
+def test_unreadable_images_stop_the_run_with_their_list_or_are_left_out(typed, recipe, tmp_path):
+    photographs(tmp_path / "photos")
+    for bad in ("class 1/0.png", "class 7/2.png"):
+        path = tmp_path / "photos" / bad
+        path.write_bytes(path.read_bytes()[:200])
+    arguments = ("train", recipe, *FOLDER, "data.root=photos", "--workers", 0)
+    code, out, err = typed(*arguments)
+    assert (code, out) == (2, "")
+    first, *listed = err.splitlines()
+    assert "2 images cannot be read" in first
+    assert "--skip-bad-images" in first
+    assert [line.split(":")[0].strip() for line in listed] == ["photos/class 1/0.png", "photos/class 7/2.png"]
+    code, _, err = typed(*arguments, "--skip-bad-images")
+    assert code == 0, err
+    assert "1 of 20 training images could not be read and was left out" in err
+    assert len(im.EmbeddingSet.load("runs/tiny/embeddings.npz").labels) == 19
+    assert yaml.safe_load((tmp_path / "runs/tiny/recipe.yaml").read_text())["skip_bad_images"] is True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("no/such/run",), "no/such/run is no run"),
+        (("unfinished",), "has no model yet"),
+        (("runs/tiny", "--images", "no/such/folder"), "does not exist"),
+        (("runs/tiny", "--images", "empty"), "holds no images"),
+        (("runs/tiny", "--part", "some"), "one of 'test', 'train', 'all' is needed"),
+        (("runs/tiny", "--output", "out.txt"), "has the suffix .txt"),
+        (("runs/tiny", "data.rot=there"), "did you mean 'root'"),
+    ],
+)
+def test_embed_says_what_is_wrong(typed, recipe, tmp_path, arguments, complaint):
+    assert typed("train", recipe, "epochs=0.05", "--workers", 0)[0] == 0
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "unfinished").mkdir()
+    tiny().save(tmp_path / "unfinished/recipe.yaml")
+    code, out, err = typed("embed", *arguments)
+    assert (code, out) == (2, "")
+    assert complaint in err
+
+
+def test_help_names_every_command(typed):
+    out = typed("--help")[1]
+    for command in ("demo", "train", "tune", "embed", "evaluate"):
+        assert command in out
+    assert "--resume" in typed("train", "--help")[1]
+    assert TINY["name"] == "tiny"
