@@ -11,12 +11,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from isomargin import losses, theory
     from isomargin.data.glyphs import load_glyphs
+    from isomargin.data.registry import load_data
     from isomargin.embeddings import EmbeddingSet
     from isomargin.errors import InputError
     from isomargin.measure.consistency import epsilon_opis, opis
     from isomargin.measure.evaluate import evaluate
     from isomargin.measure.evaluation import Evaluation
     from isomargin.measure.settings import Settings
+    from isomargin.models.embedder import make_model
+    from isomargin.training.loop import train
+    from isomargin.training.recipe import load_recipe
+    from isomargin.training.run import open_run
 
 __version__ = "0.1.0"
 
@@ -27,10 +32,15 @@ __all__ = [
     "Settings",
     "epsilon_opis",
     "evaluate",
+    "load_data",
     "load_glyphs",
+    "load_recipe",
     "losses",
+    "make_model",
+    "open_run",
     "opis",
     "theory",
+    "train",
 ]
 
 # Where each public name lives. They are imported when first used, so that `import isomargin` is quick.
@@ -41,8 +51,13 @@ _HOMES = {
     "Settings": "isomargin.measure.settings",
     "epsilon_opis": "isomargin.measure.consistency",
     "evaluate": "isomargin.measure.evaluate",
+    "load_data": "isomargin.data.registry",
     "load_glyphs": "isomargin.data.glyphs",
+    "load_recipe": "isomargin.training.recipe",
+    "make_model": "isomargin.models.embedder",
+    "open_run": "isomargin.training.run",
     "opis": "isomargin.measure.consistency",
+    "train": "isomargin.training.loop",
 }
 
 

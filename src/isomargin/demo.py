@@ -21,12 +21,12 @@ def run_demo(folder: Path, seed: int = 0, changes: tuple[str, ...] = ()) -> dict
     Runs of an earlier demo in the folder are replaced. `changes` are of the recipes.
     """
     from isomargin.training.loop import train
-    from isomargin.training.recipe import find_recipe, load_recipe
+    from isomargin.training.recipe import load_recipe
 
     folder.mkdir(parents=True, exist_ok=True)
     evaluations = {}
     for name in RECIPES:
-        recipe = load_recipe(find_recipe(name), [f"seed={seed}", *changes])
+        recipe = load_recipe(name, [f"seed={seed}", *changes])
         if (folder / name).exists():
             if not (folder / name / "recipe.yaml").is_file():
                 raise InputError(f"{folder / name} is there and is no run: choose another --output")

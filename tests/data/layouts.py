@@ -201,6 +201,9 @@ def make_folder(root, counts, suffix="png"):
 CLASSES, IMAGES = 5, 4
 """Of the training part and of the test part: 160 pairs of different classes, where an evaluation needs 100."""
 
+DRAWERS = 20
+"""Of every character of Omniglot, as published: two held-out classes are enough for an evaluation."""
+
 SIDE = 40
 SOP_KINDS = ("bicycle", "cabinet", "chair", "lamp", "sofa")
 
@@ -253,7 +256,7 @@ def trainable_omniglot(root):
     alphabets = {"images_background": "Greek", "images_evaluation": "Tengwar"}
     characters = [f"character{number:02}" for number in range(1, CLASSES + 1)]
     parts = {part: [f"{name}/{each}" for each in characters] for part, name in alphabets.items()}
-    make_omniglot(root, parts, IMAGES, shape)
+    make_omniglot(root, parts, DRAWERS, shape)
 
 
 TRAINABLE = {

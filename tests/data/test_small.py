@@ -64,6 +64,22 @@ def test_omniglot_in_one_file(tmp_path):
         assert data.test.pixels[:, 5, 5].tolist() == [2, 5]
 
 
+def test_omniglot_turned_has_four_times_the_training_classes_and_the_same_test_classes(tmp_path):
+    make_omniglot(tmp_path)
+    plain, turned = read_omniglot(tmp_path), read_omniglot(tmp_path, rotations=True)
+    assert len(turned.train.class_names) == 4 * len(plain.train.class_names)
+    np.testing.assert_array_equal(turned.test.pixels, plain.test.pixels)
+    count = len(plain.train)
+    for turn in range(4):
+        part = turned.train.pixels[turn * count : (turn + 1) * count]
+        np.testing.assert_array_equal(part, [np.rot90(image, turn) for image in plain.train.pixels])
+        names = [turned.train.class_names[label] for label in turned.train.labels[turn * count : (turn + 1) * count]]
+        suffix = f" {90 * turn}°" if turn else ""
+        assert names == [plain.train.class_names[label] + suffix for label in plain.train.labels]
+    with pytest.raises(InputError, match="rotations is 'yes'"):
+        read_omniglot(tmp_path, rotations="yes")
+
+
 @pytest.mark.skipif(not OMNIGLOT.exists(), reason=f"Omniglot is not at {OMNIGLOT.name} in shared/data")
 def test_the_whole_of_omniglot():
     data = read_omniglot(OMNIGLOT)

@@ -71,10 +71,9 @@ def train(
     Ctrl-C saves and stops; so does a request to end. The run's folder holds recipe.yaml, metrics.csv, checkpoints/,
     tensorboard/, embeddings.npz and evaluation.json.
     """
-    from isomargin.training.recipe import find_recipe, load_recipe
+    from isomargin.training.recipe import load_recipe
 
-    path = find_recipe(recipe)
-    resolved = load_recipe(path, [*(changes or []), *(["skip_bad_images=true"] if skip_bad_images else [])])
+    resolved = load_recipe(recipe, [*(changes or []), *(["skip_bad_images=true"] if skip_bad_images else [])])
     is_run = Path(recipe).is_dir()
     folder = output or (Path(recipe) if is_run else Path("runs") / resolved.name)
     if is_run and not resume and output is None:
@@ -122,12 +121,12 @@ def tune(
     Picks the lowest OPIS among the runs whose recall@1 is within the tolerance of the best, and writes a recipe with
     these margins. The test classes are not looked at. The same command again goes on where it stopped.
     """
-    from isomargin.training.recipe import find_recipe, load_recipe
+    from isomargin.training.recipe import load_recipe
     from isomargin.training.tune import tune as search
     from isomargin.training.tune import tune_table
 
     flags = ["skip_bad_images=true"] if skip_bad_images else []
-    resolved = load_recipe(find_recipe(recipe), [*(changes or []), *flags])
+    resolved = load_recipe(recipe, [*(changes or []), *flags])
     folder = output or Path("runs") / f"{resolved.name}-tune"
     with resumable("the same command"), writing(folder):
         tuned = search(

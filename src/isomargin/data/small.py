@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from isomargin import checks
 from isomargin.data.benchmarks import ClassSplit
 from isomargin.data.folder import class_folders
 from isomargin.data.glyphs import load_glyphs
@@ -33,13 +35,15 @@ _MNIST: dict[ClassSplit, dict[str, tuple[int, int]]] = {
 }
 
 
-def read_omniglot(root: Path) -> DataSplit:
+def read_omniglot(root: Path, rotations: bool = False) -> DataSplit:
     """Read Omniglot: the background alphabets (964 characters) to train on, the evaluation ones (659) to test with.
 
     `root` is the folder that holds `images_background/` and `images_evaluation/`, whose drawings (105 x 105, black on
     white) are brought to 28 x 28; or a file `omniglot28.npz`, or the folder that holds it: `images` uint8
     (n, 28, 28), `label` (n,) that indexes `class_name` (classes,), and `background` bool (classes,). The file goes
     before the folders. Classes are named alphabet/character.
+
+    With `rotations` the training drawings turned by 90, 180 and 270 degrees are classes of their own, as is common.
 
     >>> read_omniglot(Path("."))
     Traceback (most recent call last):
@@ -56,7 +60,8 @@ def read_omniglot(root: Path) -> DataSplit:
             _drawings(base / "images_evaluation", "test"),
             closed=False,
         )
-    return compare_counts("Omniglot", data, _OMNIGLOT)
+    data = compare_counts("Omniglot", data, _OMNIGLOT)
+    return replace(data, train=_with_rotations(data.train)) if checks.truth(rotations, "rotations") else data
 
 
 def read_mnist(root: Path, split: ClassSplit = "closed") -> DataSplit:
@@ -108,6 +113,15 @@ def _by_class(pixels: NDArray[np.uint8], classes: NDArray[np.int64], names: list
 
 
 # Omniglot
+
+
+def _with_rotations(images: ImageSet) -> ImageSet:
+    """Add the images turned by a quarter, a half and three quarters, as classes of their own."""
+    assert images.pixels is not None
+    turned = [f"{name} {90 * turn}°" for turn in range(1, 4) for name in images.class_names]
+    pixels = [np.rot90(images.pixels, turn, axes=(1, 2)) for turn in range(4)]
+    labels = [images.labels + turn * len(images.class_names) for turn in range(4)]
+    return ImageSet(np.concatenate(labels), (*images.class_names, *turned), pixels=np.concatenate(pixels))
 
 
 def _packed_omniglot(file: Path) -> DataSplit:

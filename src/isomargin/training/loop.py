@@ -73,6 +73,20 @@ def train(
     check_images: whether every file is decoded before training begins; those that cannot be are an error.
     quiet: print nothing.
     checkpoint_seconds: the longest time between checkpoints; there is one at each evaluation in any case.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from isomargin.embeddings import EmbeddingSet
+    >>> from isomargin.training.recipe import read_recipe
+    >>> generator, labels = np.random.default_rng(0), np.repeat(np.arange(20), 10)
+    >>> vectors = generator.normal(size=(20, 8))[labels] + generator.normal(size=(200, 8))
+    >>> head = {"name": "head", "model": {"backbone": "vectors", "dimensions": 4}, "batch": {"classes": 5}}
+    >>> with TemporaryDirectory() as folder:
+    ...     EmbeddingSet(vectors, labels).save(f"{folder}/features.npz")
+    ...     data = {"name": "embeddings", "root": f"{folder}/features.npz"}
+    ...     recipe = read_recipe({**head, "data": data, "loss": {"base": "smooth_ap"}, "epochs": 1})
+    ...     evaluation = train(recipe, f"{folder}/run", quiet=True)
+    >>> evaluation.class_count
+    10
     """
     run = RunFolder(Path(folder))
     first = first_process()

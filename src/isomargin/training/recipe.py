@@ -6,6 +6,7 @@ the others are checked here. `load_recipe` reads a file and takes changes from a
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -206,9 +207,10 @@ def find_recipe(name: str) -> Path:
     )
 
 
-def load_recipe(path: Path, changes: Iterable[str] = ()) -> Recipe:
+def load_recipe(source: str | os.PathLike[str], changes: Iterable[str] = ()) -> Recipe:
     """Read a recipe and change single settings: `loss.regularizer.negative_margin=0.4`.
 
+    `source` is a file, the folder of a run, or the name of a recipe that comes with the package.
     A recipe that says `extends: NAME` begins with the settings of `NAME.yaml` beside it; its own go before those.
 
     >>> from tempfile import TemporaryDirectory
@@ -220,6 +222,7 @@ def load_recipe(path: Path, changes: Iterable[str] = ()) -> Recipe:
     >>> recipe.loss.base, recipe.optimizer.learning_rate
     ({'name': 'smooth_ap', 'temperature': 0.01}, 0.001)
     """
+    path = find_recipe(os.fspath(source))
     content = _read_yaml(path)
     for change in changes:
         _change(content, change)

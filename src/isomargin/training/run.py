@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,14 +72,14 @@ class RunFolder:
         return self.evaluation.is_file()
 
 
-def open_run(folder: Path) -> tuple[Recipe, Embedder]:
+def open_run(folder: str | os.PathLike[str]) -> tuple[Recipe, Embedder]:
     """Read a run's recipe and the model that it chose, in eval mode.
 
-    >>> open_run(Path("no/such/run"))
+    >>> open_run("no/such/run")
     Traceback (most recent call last):
     isomargin.errors.InputError: no/such/run is no run: a folder with a recipe.yaml is needed
     """
-    run = RunFolder(folder)
+    run = RunFolder(Path(folder))
     if not run.recipe.is_file():
         raise InputError(f"{folder} is no run: a folder with a recipe.yaml is needed")
     recipe = load_recipe(run.recipe)
