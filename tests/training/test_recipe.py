@@ -3,6 +3,7 @@
 import pytest
 import yaml
 
+from isomargin.errors import InputError
 from isomargin.training.recipe import Recipe, load_recipe, read_recipe
 
 SMALLEST = {"name": "a", "data": {"name": "glyphs"}, "model": {"backbone": "small_conv"}, "loss": {"base": "smooth_ap"}}
@@ -106,3 +107,21 @@ def test_a_recipe_cannot_be_changed_by_accident():
     with pytest.raises(ValueError, match="frozen"):
         read_recipe(SMALLEST).seed = 3
     assert isinstance(read_recipe(SMALLEST), Recipe)
+
+
+def test_a_recipe_that_extends_another_begins_with_its_settings(tmp_path):
+    (tmp_path / "base.yaml").write_text(
+        "{name: base, data: {name: glyphs}, model: {backbone: small_conv}, loss: {base: smooth_ap}, epochs: 3}"
+    )
+    (tmp_path / "more.yaml").write_text("{extends: base, name: more, data: {draws: 2}, loss: {regularizer: tcm}}")
+    (tmp_path / "most.yaml").write_text("{extends: more, name: most, data: {draws: 1}}")
+    most = load_recipe(tmp_path / "most.yaml", ["epochs=4"])
+    assert most.data == {"name": "glyphs", "draws": 1}
+    assert most.loss.parts() == ["smooth_ap", "tcm"]
+    assert (most.name, most.epochs) == ("most", 4)
+    (tmp_path / "base.yaml").write_text("{extends: most, name: base}")
+    with pytest.raises(InputError, match="extends it in turn"):
+        load_recipe(tmp_path / "most.yaml")
+    (tmp_path / "lost.yaml").write_text("{extends: nothing, name: lost}")
+    with pytest.raises(InputError, match=r"nothing\.yaml does not exist"):
+        load_recipe(tmp_path / "lost.yaml")

@@ -205,7 +205,12 @@ class _Pieces(Sampler[list[tuple[int, int]]]):
 def _loader(files: _Files, order: _Pieces | Sequence[Any], workers: int, device: torch.device | str) -> DataLoader[Any]:
     on_gpu = torch.device(device).type == "cuda"
     return DataLoader(
-        files, batch_sampler=order, num_workers=workers, pin_memory=on_gpu, worker_init_fn=_leave_interruptions
+        files,
+        batch_sampler=order,
+        num_workers=workers,
+        pin_memory=on_gpu,
+        worker_init_fn=_leave_interruptions,
+        generator=torch.Generator(),  # a loader draws from one, and should not from the one of all
     )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -51,6 +53,19 @@ def launch(recipe: Recipe, devices: int, accelerator: str, precision: str) -> Fa
     )
     fabric.launch()
     return fabric
+
+
+def keep_freed_memory() -> None:
+    """Have the C library keep what large tensors leave, instead of giving it back and fetching zeroed pages anew.
+
+    On the CPU a step frees and allocates the same sizes over and over: a tenth to a fifth of its time. Only glibc has
+    this setting; elsewhere nothing happens.
+    """
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt") and sys.platform == "linux":
+        trim_threshold, mmap_threshold = -1, -3
+        for setting in (trim_threshold, mmap_threshold):
+            library.mallopt(setting, 1 << 30)
 
 
 def first_process() -> bool:

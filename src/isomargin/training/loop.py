@@ -30,7 +30,14 @@ from isomargin.measure.evaluation import Evaluation
 from isomargin.models.embedder import Embedder
 from isomargin.training import setup
 from isomargin.training.checkpoint import find_checkpoints, write_checkpoint
-from isomargin.training.devices import any_process, first_process, interruptions, launch, leave_out_idle
+from isomargin.training.devices import (
+    any_process,
+    first_process,
+    interruptions,
+    keep_freed_memory,
+    launch,
+    leave_out_idle,
+)
 from isomargin.training.display import Display, NoDisplay
 from isomargin.training.embed import default_workers
 from isomargin.training.large_batch import large_batch_backward
@@ -93,6 +100,8 @@ def train(
     if first:
         claim(run, recipe, resume)
     fabric = launch(recipe, devices, accelerator, precision)
+    if fabric.device.type == "cpu":
+        keep_freed_memory()
     if run.finished:
         return Evaluation.load(run.evaluation)
     resume = bool(find_checkpoints(run.checkpoints))  # a run that was killed before its first begins again
