@@ -55,7 +55,7 @@ def test_tensorboard_has_a_curve_for_each_column(finished):
 def test_the_chosen_model_makes_the_same_embeddings_again(finished):
     recipe, model = open_run(finished[0])
     assert recipe == tiny()
-    vectors = embed(model, load_data(**TINY["data"]).test)
+    vectors = embed(model.channels_last(), load_data(**TINY["data"]).test)
     np.testing.assert_array_equal(vectors, im.EmbeddingSet.load(finished[0] / "embeddings.npz").vectors)
 
 

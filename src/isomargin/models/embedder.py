@@ -137,6 +137,14 @@ class Embedder(nn.Module):
         shape = (1, len(mean), 1, 1)
         return (pixels - pixels.new_tensor(mean).view(shape)) / pixels.new_tensor(std).view(shape)
 
+    def channels_last(self) -> Embedder:
+        """Lay the weights of convolutions out with the channels last, in place: up to a third faster, on the CPU too.
+
+        Not done from the start because some formats, safetensors among them, take no such weights.
+        """
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return self
+
     def train(self, mode: bool = True) -> Embedder:
         """Set the mode of all layers but frozen BatchNorm layers, which stay in eval mode."""
         super().train(mode)

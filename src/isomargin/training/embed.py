@@ -108,7 +108,9 @@ def embed_by_run(
         data = load_data(settings.pop("name"), **settings)
         chosen = {"test": data.test, "train": data.train}.get(part) or joined(data.train, data.test)
     workers = default_workers() if workers is None else workers
-    vectors = embed(model.to(device), chosen, batch, recipe.augmentation.resize, workers, device, report=report)
+    vectors = embed(
+        model.to(device).channels_last(), chosen, batch, recipe.augmentation.resize, workers, device, report=report
+    )
     made = as_embedding_set(vectors, chosen)
     if output is not None:
         made.save(output)

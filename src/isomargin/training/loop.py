@@ -29,7 +29,7 @@ from isomargin.losses.gather import gather
 from isomargin.measure.evaluation import Evaluation
 from isomargin.models.embedder import Embedder
 from isomargin.training import setup
-from isomargin.training.checkpoint import find_checkpoints, write_checkpoint
+from isomargin.training.checkpoint import find_checkpoints, read_checkpoint, write_checkpoint
 from isomargin.training.devices import (
     any_process,
     first_process,
@@ -183,6 +183,8 @@ def train(
         finally:
             display.close()
             log.close()
+    if state.chosen != state.step:
+        embedder.load_state_dict(read_checkpoint(run.model)["model"])
     return finish(fabric, run, embedder, data, recipe, workers)
 
 
@@ -251,7 +253,7 @@ def _take_note(
     if isinstance(schedule, Plateau):
         schedule.see(row["recall@1"] if named == "last" else score)
     if score > state.best:
-        state.best = score
+        state.best, state.chosen = score, state.step
         if fabric.global_rank == 0:
             write_checkpoint(run.model, {"model": on_cpu(embedder.state_dict()), "row": row})
 

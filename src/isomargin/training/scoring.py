@@ -14,7 +14,6 @@ from isomargin.losses.gather import gather
 from isomargin.measure.evaluate import evaluate
 from isomargin.measure.evaluation import Evaluation
 from isomargin.models.embedder import Embedder
-from isomargin.training.checkpoint import read_checkpoint
 from isomargin.training.embed import as_embedding_set, embed
 from isomargin.training.recipe import Recipe
 from isomargin.training.run import RunFolder
@@ -80,8 +79,6 @@ def finish(
     fabric: Fabric, run: RunFolder, embedder: Embedder, data: RecipeData, recipe: Recipe, workers: int
 ) -> Evaluation:
     """Evaluate the chosen model, on the test images unless the recipe says not to, and write the run's last files."""
-    fabric.barrier()
-    embedder.load_state_dict(read_checkpoint(run.model)["model"])
     images = data.test if recipe.evaluation.test else data.unseen
     vectors = embed_together(fabric, embedder, images, recipe, workers)
     if fabric.global_rank == 0:

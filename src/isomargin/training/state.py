@@ -34,6 +34,8 @@ class State:
     """The rows of metrics.csv."""
     best: float = -math.inf
     """The best score so far, the larger the better."""
+    chosen: int = 0
+    """The step of the model that has it."""
 
     def add(self, values: dict[str, Tensor]) -> None:
         """Add a step's values."""
@@ -94,6 +96,7 @@ def save(
             "summed": state.summed,
             "history": state.history,
             "best": state.best,
+            "chosen": state.chosen,
         }
         save_checkpoint(run.checkpoints, state.step, content)
         write_metrics(run.metrics, state.history)
@@ -113,13 +116,16 @@ def restore(
     state.sums = {
         name: torch.tensor(value, dtype=torch.float64, device=device) for name, value in content["sums"].items()
     }
-    state.summed, state.history, state.best = content["summed"], content["history"], content["best"]
+    state.summed, state.history = content["summed"], content["history"]
+    state.best, state.chosen = content["best"], content["chosen"]
     return [f"{note}; the one of step {state.step} is used" for note in notes]
 
 
 def on_cpu(state: dict[str, Any]) -> dict[str, Any]:
-    """Bring a state dict's tensors to the CPU."""
-    return {name: value.detach().cpu() if isinstance(value, Tensor) else value for name, value in state.items()}
+    """Bring a state dict's tensors to the CPU, in the usual layout."""
+    return {
+        name: value.detach().cpu().contiguous() if isinstance(value, Tensor) else value for name, value in state.items()
+    }
 
 
 class Log:
