@@ -65,6 +65,19 @@ def small_conv() -> nn.Module:
     return _SmallNet([*_convolution(1, 24, 5, 2), relu, *_convolution(24, 48), relu, *_convolution(48, 96), relu], 96)
 
 
+def small_conv4() -> nn.Module:
+    """Make four convolutions, 5 × 5 of stride 2 to 32 channels, 3 × 3 to 64, of stride 2 to 128, and to 128 again.
+
+    241 thousand parameters, at hardly more time than `small_conv`: its wide layers see 7 × 7 pixels.
+
+    >>> small_conv4().forward_features(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 128, 7, 7])
+    """
+    relu = nn.ReLU(inplace=True)
+    early = [*_convolution(1, 32, 5, 2), relu, *_convolution(32, 64), relu]
+    return _SmallNet([*early, *_convolution(64, 128, stride=2), relu, *_convolution(128, 128), relu], 128)
+
+
 def small_resnet() -> nn.Module:
     """Make six residual blocks, of 32, 64 and 128 channels at 28, 14 and 7 pixels: about a million parameters.
 
@@ -79,7 +92,11 @@ def small_resnet() -> nn.Module:
     return _SmallNet(layers, channels)
 
 
-SMALL: dict[str, Callable[[], nn.Module]] = {"small_conv": small_conv, "small_resnet": small_resnet}
+SMALL: dict[str, Callable[[], nn.Module]] = {
+    "small_conv": small_conv,
+    "small_conv4": small_conv4,
+    "small_resnet": small_resnet,
+}
 """The small backbones by name."""
 
 

@@ -40,7 +40,7 @@ from isomargin.training.devices import (
 )
 from isomargin.training.display import Display, NoDisplay
 from isomargin.training.embed import default_workers
-from isomargin.training.large_batch import large_batch_backward
+from isomargin.training.large_batch import RandomState, large_batch_backward
 from isomargin.training.recipe import Recipe
 from isomargin.training.run import RunFolder
 from isomargin.training.schedule import Plateau
@@ -145,6 +145,7 @@ def train(
         workers,
         fabric.device,
     )
+    embedder.freeze_backbone(state.step < warm_up)
     evaluate_now = partial(score, fabric, embedder, data.unseen, recipe, workers)
     keep = partial(save, fabric, run, state, embedder, loss, optimizer, schedule)
     saved = time.monotonic()
@@ -154,7 +155,8 @@ def train(
                 multiple = schedule(state.step / batches)
                 for group, rate in zip(optimizer.param_groups, base_rates, strict=True):
                     group["lr"] = rate * multiple
-                embedder.freeze_backbone(state.step < warm_up)
+                if state.step == warm_up:
+                    embedder.freeze_backbone(False)
                 seed_step(recipe.seed, state.step, fabric.global_rank)
 
                 optimizer.zero_grad()
@@ -190,17 +192,20 @@ def train(
 
 def seed_step(seed: int, step: int, rank: int) -> None:
     """Set torch's random state to what it is at a step of a process."""
-    torch.manual_seed(int(np.random.SeedSequence([seed, step, rank + 1, 1]).generate_state(1, np.uint32)[0]))
+    number = int(np.random.SeedSequence([seed, step, rank + 1, 1]).generate_state(1, np.uint32)[0])
+    torch.default_generator.manual_seed(number)  # torch.manual_seed takes 100 times as long where there is no GPU
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed(number)
 
 
 def _seeded(loss: MetricLoss, seed: int, step: int) -> Callable[[Tensor, Tensor], Tensor]:
     """Have a loss that draws random numbers draw the same in all processes."""
 
     def call(embeddings: Tensor, labels: Tensor) -> Tensor:
-        state = torch.get_rng_state()
+        before = RandomState(embeddings.device)
         seed_step(seed, step, rank=-1)
         value: Tensor = loss(embeddings, labels)
-        torch.set_rng_state(state)
+        before.restore()
         return value
 
     return call
