@@ -453,31 +453,6 @@ def test_progress_given_by_the_caller_rises_to_one(monkeypatch):
 # --- the other commands -----------------------------------------------------------------------------------------------
 
 
-def test_demo_writes_a_run_that_loads(tmp_path, run):
-    folder = tmp_path / "runs" / "first"
-    code, out, err = run("demo", "--output", folder, "--json")
-    assert code == 0
-    assert str(folder) in err
-    evaluation = im.Evaluation.load(folder / "evaluation.json")
-    assert strict_json(out)["scores"] == evaluation.scores()
-    embeddings = im.EmbeddingSet.load(folder / "embeddings.npz")
-    assert len(embeddings.labels) == evaluation.images
-    assert set(embeddings.labels) == set(evaluation.names)
-    assert 0 < evaluation.opis < 0.25
-    assert sorted(each.name for each in folder.iterdir()) == ["embeddings.npz", "evaluation.json"]
-
-
-def test_demo_refuses_a_file_in_the_folders_place_before_any_work(tmp_path, run, monkeypatch):
-    monkeypatch.setattr("isomargin.demo.load_glyphs", lambda split: pytest.fail("letters were rendered"))
-    path = tmp_path / "file"
-    path.write_text("mine")
-    for folder in (path, path / "below"):
-        code, out, err = run("demo", "--output", folder)
-        assert (code, out) == (2, "")
-        assert err.startswith(f"isomargin: {folder} cannot be written")
-    assert path.read_text() == "mine"
-
-
 def test_version_and_help(run):
     assert run("--version") == (0, f"isomargin {im.__version__}\n", "")
     for arguments in ((), ("--help",)):

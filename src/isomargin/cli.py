@@ -37,7 +37,7 @@ def main() -> None:
     except MemoryError as error:
         refuse(f"there is not enough memory ({error})")
     except OSError as error:
-        refuse(f"{error.filename} cannot be used ({error.strerror})")
+        refuse(f"{error.filename or 'a file'} cannot be used ({error.strerror})")
     except Exception as error:
         if not hasattr(error, "format_message"):  # which typer's complaints about the options have
             raise

@@ -23,7 +23,6 @@ def run_demo(folder: Path, seed: int = 0, changes: tuple[str, ...] = ()) -> dict
     from isomargin.training.loop import train
     from isomargin.training.recipe import load_recipe
 
-    folder.mkdir(parents=True, exist_ok=True)
     evaluations = {}
     for name in RECIPES:
         recipe = load_recipe(name, [f"seed={seed}", *changes])

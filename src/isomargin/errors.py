@@ -16,3 +16,7 @@ class InputError(ValueError):
     def __init__(self, sentence: str, details: Sequence[str] = ()) -> None:
         super().__init__(sentence)
         self.details = tuple(details)
+
+
+class AstrayError(InputError):
+    """Training that leads nowhere: a loss that is no number, embeddings that are all the same."""

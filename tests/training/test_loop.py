@@ -28,7 +28,7 @@ def test_a_run_leaves_the_files_that_every_command_knows(finished):
     assert {each.name for each in folder.iterdir()} == names
     assert im.Evaluation.load(folder / "evaluation.json").scores() == evaluation.scores()
     kept = im.EmbeddingSet.load(folder / "embeddings.npz")
-    assert im.evaluate(kept.vectors, kept.labels, far=(0.05, 0.2)).scores() == evaluation.scores()
+    assert im.evaluate(kept.vectors, kept.labels, far=(0.05, 0.2), target_far=0.05).scores() == evaluation.scores()
 
 
 def test_metrics_hold_the_losses_parts_the_hard_pairs_and_the_scores(finished):

@@ -1,7 +1,9 @@
 """A run that was stopped, by whatever, and gone on with ends in the same numbers as one that was not."""
 
+import itertools
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,14 +11,17 @@ import time
 
 import numpy as np
 import pytest
+import torch
 
 import isomargin as im
 from isomargin.errors import InputError
+from isomargin.training import setup
 from isomargin.training.checkpoint import find_checkpoints
-from training.runs import command, environment, metrics, run, tiny
+from isomargin.training.run import write_metrics
+from training.runs import command, environment, metrics, patterns, run, tiny
 
 # Everything that has a memory: BatchNorm's statistics, Adam's moments, a plateau, the penalty's queue of embeddings,
-# random numbers of a loss, dropout of a head.
+# the random numbers of a loss.
 RECIPE = tiny(
     loss={
         "base": {"name": "recall_at_k", "simix": True},
@@ -139,6 +144,67 @@ def test_going_on_with_other_settings_is_refused(undisturbed):
     assert metrics(undisturbed)
 
 
+def test_dropout_goes_on_where_it_was(tmp_path, monkeypatch):
+    """A head that drops at random draws the same numbers at a step, however often the run was stopped before it."""
+    make = setup.make_recipe_model
+
+    def with_dropout(*arguments, **options):
+        model = make(*arguments, **options)
+        model.norm = torch.nn.Dropout(0.3)
+        return model
+
+    monkeypatch.setattr(setup, "make_recipe_model", with_dropout)
+    run(tmp_path / "whole")
+    for steps in (5, 11):
+        with monkeypatch.context() as patch:
+            stop_after(patch, steps)
+            with pytest.raises(KeyboardInterrupt):
+                run(tmp_path / "parts", resume=True)
+    run(tmp_path / "parts", resume=True)
+    same(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_a_kill_between_the_last_checkpoint_and_the_metrics_loses_no_row(undisturbed, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+
+    def killed(path, rows):
+        if len(rows) == len(metrics(undisturbed)):
+            raise SystemExit(9)
+        write_metrics(path, rows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("isomargin.training.state.write_metrics", killed)
+        with pytest.raises(SystemExit):
+            run(folder, RECIPE)
+    run(folder, RECIPE, resume=True)
+    same(undisturbed, folder)
+
+
+def test_what_a_killed_write_left_is_taken_away(undisturbed, tmp_path):
+    shutil.copytree(undisturbed, tmp_path / "run")
+    (tmp_path / "run/checkpoints/.tmp-0123456789abcdef.ckpt").write_bytes(b"half")
+    run(tmp_path / "run", RECIPE, resume=True)
+    assert not list((tmp_path / "run/checkpoints").glob(".tmp-*"))
+
+
+def test_other_data_than_the_run_was_begun_with_are_refused(tmp_path, monkeypatch):
+    recipe = tiny(data={"root": str(tmp_path)})
+    shutil.copy(patterns() / "omniglot28.npz", tmp_path)
+    stop_after(monkeypatch, 10)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "run", recipe)
+    monkeypatch.undo()
+    with np.load(tmp_path / "omniglot28.npz") as file:
+        content = dict(file)
+    content["images"], content["label"] = content["images"][1:], content["label"][1:]
+    np.savez(tmp_path / "omniglot28.npz", **content)
+    with pytest.raises(InputError, match="not those that"):
+        run(tmp_path / "run", recipe, resume=True)
+
+
 def stop_after(monkeypatch, steps):
-    """Have the run interrupted after so many steps."""
-    monkeypatch.setattr("isomargin.training.loop.any_process", lambda fabric, step, wanted: wanted or step >= steps)
+    """Have the run interrupted after so many steps of this process."""
+    asked = itertools.count(1)  # twice a step: whether to stop, and whether to save
+    monkeypatch.setattr(
+        "isomargin.training.loop.any_process", lambda fabric, wanted: next(asked) > 2 * (steps - 1) or wanted
+    )

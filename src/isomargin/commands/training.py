@@ -1,5 +1,7 @@
 """The commands that train."""
 
+import os
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +18,8 @@ Changes = Annotated[
     typer.Argument(metavar="[SETTING=VALUE]...", help="Changes of the recipe, such as optimizer.learning_rate=1e-3."),
 ]
 Devices = Annotated[int, typer.Option(min=1, help="Processes on this machine; not needed under torchrun.")]
-Accelerator = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
-Precision = Annotated[str, typer.Option(help="32-true, bf16-mixed or 16-mixed.")]
+Accelerator = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Precision = Annotated[str | None, typer.Option(help="32-true, bf16-mixed or 16-mixed; the recipe's unless given.")]
 Workers = Annotated[
     int | None, typer.Option(min=0, help="Processes that decode image files; as many as cores, up to 8, unless given.")
 ]
@@ -41,7 +43,9 @@ def demo(
     from isomargin.demo import run_demo
     from isomargin.tables import as_values, comparison_table
 
-    with resumable("the same command, from the beginning"), writing(output):
+    with writing(output):
+        output.mkdir(parents=True, exist_ok=True)
+    with resumable("the same command, from the beginning"):
         evaluations = run_demo(output, seed)
     if as_json:
         print(json.dumps({name: as_values(each) for name, each in evaluations.items()}, allow_nan=False, indent=1))
@@ -60,7 +64,7 @@ def train(
     ] = False,
     devices: Devices = 1,
     accelerator: Accelerator = "auto",
-    precision: Precision = "32-true",
+    precision: Precision = None,
     workers: Workers = None,
     skip_bad_images: SkipBadImages = False,
     check_images: CheckImages = True,
@@ -73,7 +77,7 @@ def train(
     """
     from isomargin.training.recipe import load_recipe
 
-    resolved = load_recipe(recipe, [*(changes or []), *(["skip_bad_images=true"] if skip_bad_images else [])])
+    resolved = load_recipe(recipe, [*(changes or []), *as_changes(skip_bad_images, precision)])
     is_run = Path(recipe).is_dir()
     folder = output or (Path(recipe) if is_run else Path("runs") / resolved.name)
     if is_run and not resume and output is None:
@@ -84,14 +88,13 @@ def train(
     from isomargin.training.devices import first_process
     from isomargin.training.loop import train as run
 
-    with resumable(f"isomargin train {folder} --resume"), writing(folder):
+    with resumable(f"isomargin train {shlex.quote(str(folder))} --resume"):
         evaluation = run(
             resolved,
             folder,
             resume=resume,
             devices=devices,
             accelerator=accelerator,
-            precision=precision,
             workers=workers,
             check_images=check_images,
         )
@@ -111,7 +114,7 @@ def tune(
     tolerance: Annotated[float, typer.Option(help="How much recall@1 may be below the grid's best.")] = 0.01,
     baseline: Annotated[bool, typer.Option(help="Train without TCM too, for comparison.")] = True,
     accelerator: Accelerator = "auto",
-    precision: Precision = "32-true",
+    precision: Precision = None,
     workers: Workers = None,
     skip_bad_images: SkipBadImages = False,
     check_images: CheckImages = True,
@@ -125,10 +128,11 @@ def tune(
     from isomargin.training.tune import tune as search
     from isomargin.training.tune import tune_table
 
-    flags = ["skip_bad_images=true"] if skip_bad_images else []
-    resolved = load_recipe(recipe, [*(changes or []), *flags])
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise InputError("tune trains one run after the other in one process: start it without torchrun")
+    resolved = load_recipe(recipe, [*(changes or []), *as_changes(skip_bad_images, precision)])
     folder = output or Path("runs") / f"{resolved.name}-tune"
-    with resumable("the same command"), writing(folder):
+    with resumable("the same command"):
         tuned = search(
             resolved,
             folder,
@@ -140,12 +144,11 @@ def tune(
             baseline=baseline,
             report=lambda line: print(line, file=sys.stderr, flush=True),
             accelerator=accelerator,
-            precision=precision,
             workers=workers,
             check_images=check_images,
         )
     print_renderable(tune_table(tuned))
-    print(f"\nwritten to {folder}: tune.csv, tune.png, recipe.yaml with the picked margins", file=sys.stderr)
+    print(f"\nwritten to {folder}: tune.csv, tune.png, and tuned.yaml with the picked margins", file=sys.stderr)
 
 
 def embed(
@@ -170,7 +173,7 @@ def embed(
     from isomargin.progress import progress_bar
     from isomargin.training.embed import embed_by_run
 
-    with writing(output), progress_bar("embedding") as report:
+    with progress_bar("embedding") as report:
         made = embed_by_run(run, changes or [], images, part, output, batch, device, workers, report)
     print(f"{len(made.labels):,} embeddings written to {output}", file=sys.stderr)
 
@@ -184,8 +187,15 @@ def resumable(command: str) -> Iterator[None]:
         from isomargin.training.devices import first_process
 
         if first_process():
-            print(f"\n{stop or 'stopped'}: go on with `{command}`", file=sys.stderr)
+            how = f": go on with `{command}`" if str(stop) else " before anything was kept: give the same command again"
+            print(f"\n{str(stop) or 'stopped'}{how}", file=sys.stderr)
         raise typer.Exit(130) from stop
+
+
+def as_changes(skip_bad_images: bool, precision: str | None) -> list[str]:
+    """Give options that make a difference to the result as changes of the recipe, which is kept with it."""
+    changes = ["skip_bad_images=true"] if skip_bad_images else []
+    return changes if precision is None else [*changes, f"precision={precision}"]
 
 
 def numbers(text: str, name: str) -> list[float]:

@@ -61,8 +61,8 @@ def training_batches(
         assert isinstance(augmentation, RandomCrop | None)
         transform = centre_crop(size, resize) if augmentation is None else augmentation.transform(size)
         order = _Pieces(sampler, steps)
-        loader = _loader(_Files(images, transform, channels), order, workers, device)
-        for drawn, batch in _assembled(iter(loader), len(sampler.positions)):
+        pieces = _load(_Files(images, transform, channels), order, workers, device)
+        for drawn, batch in _assembled(pieces, len(sampler.positions)):
             yield batch.to(device, non_blocking=True), labels[drawn].to(device)
         return
     assert not isinstance(augmentation, RandomCrop)
@@ -97,7 +97,7 @@ def unseen_batches(
     parts = [rows[start : start + batch] for start in range(0, len(rows), batch)]
     if images.paths is not None:
         order = [[(int(row), 0) for row in part] for part in parts]
-        for _, pixels in _loader(_Files(images, centre_crop(size, resize), channels), order, workers, device):
+        for _, pixels in _load(_Files(images, centre_crop(size, resize), channels), order, workers, device):
             yield pixels.to(device, non_blocking=True)
         return
     source = _in_memory(images, device)
@@ -205,9 +205,12 @@ class _Pieces(Sampler[list[tuple[int, int]]]):
         return len(self.steps) * -(-len(self.sampler.positions) // _PIECE)
 
 
-def _loader(files: _Files, order: _Pieces | Sequence[Any], workers: int, device: torch.device | str) -> DataLoader[Any]:
+def _load(
+    files: _Files, order: _Pieces | Sequence[Any], workers: int, device: torch.device | str
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Give rows and pixels in an order; what a worker cannot read is told in its own words, without its traceback."""
     on_gpu = torch.device(device).type == "cuda"
-    return DataLoader(
+    loader: DataLoader[Any] = DataLoader(
         files,
         batch_sampler=order,
         num_workers=workers,
@@ -215,6 +218,10 @@ def _loader(files: _Files, order: _Pieces | Sequence[Any], workers: int, device:
         worker_init_fn=_leave_interruptions,
         generator=torch.Generator(),  # a loader draws from one, and should not from the one of all
     )
+    try:
+        yield from loader
+    except InputError as error:
+        raise InputError(str(error).strip().rpartition("InputError: ")[2]) from error
 
 
 def _leave_interruptions(worker: int) -> None:
@@ -230,5 +237,7 @@ def _assembled(pieces: Iterator[tuple[Tensor, Tensor]], size: int) -> Iterator[t
         rows.append(row)
         parts.append(part)
         if sum(map(len, rows)) == size:
-            yield torch.cat(rows), torch.cat(parts)
-            rows, parts = [], []
+            batch = torch.cat(rows), torch.cat(parts)
+            rows, parts = [], []  # before the batch is used, which may be large
+            del row, part
+            yield batch

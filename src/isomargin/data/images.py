@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from io import BytesIO
@@ -143,7 +143,7 @@ class ImageSet:
             raise InputError(f"row {row} is a vector and no image: take vectors[{row}]")
         path = self.paths[row]
         with reading(path), Image.open(path) as image:
-            return image.convert("RGB")
+            return as_rgb(image)
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,6 +179,20 @@ class DataSplit:
             )
 
 
+def as_rgb(image: Image.Image) -> Image.Image:
+    """Bring an image of any mode to red, green and blue; more than 8 bits of grey are scaled, which Pillow clips.
+
+    >>> as_rgb(Image.fromarray(np.array([[0, 65535]], np.uint16))).getpixel((1, 0))
+    (255, 255, 255)
+    """
+    if image.mode == "F":
+        raise InputError("it has pixels of floating point, whose range is not known: save it with 8 or 16 bits")
+    if image.mode.startswith("I"):
+        grey = np.asarray(image)
+        image = Image.fromarray((grey // 257 if grey.max(initial=0) > 255 else grey).astype(np.uint8))
+    return image.convert("RGB")
+
+
 def joined(first: ImageSet, second: ImageSet) -> ImageSet:
     """Put two sets of the same kind together; classes of the same name become one, in sorted order.
 
@@ -199,10 +213,13 @@ def joined(first: ImageSet, second: ImageSet) -> ImageSet:
     return ImageSet(np.array(labels, np.int64), tuple(names), **kept)
 
 
-def find_bad_images(images: ImageSet, workers: int = 8) -> list[tuple[Path, str]]:
+def find_bad_images(
+    images: ImageSet, workers: int = 8, report: Callable[[float], None] | None = None
+) -> list[tuple[Path, str]]:
     """Decode every file and list those that cannot be, each with the reason, in the order of the images.
 
     Files are read whole, with `workers` threads: a header that is in order says nothing of data that are cut short.
+    `report` is called with the share that is done.
     Images in memory and vectors are never bad.
 
     >>> find_bad_images(ImageSet(np.array([0]), ("cat",), paths=(Path("no/such/image.jpg"),)))
@@ -212,9 +229,13 @@ def find_bad_images(images: ImageSet, workers: int = 8) -> list[tuple[Path, str]
         raise InputError(f"workers is {workers!r}: a whole number of at least 1 is needed")
     paths = images.paths or ()
     tasks = [paths[start : start + _PATHS_A_TASK] for start in range(0, len(paths), _PATHS_A_TASK)]
+    bad: list[tuple[Path, str]] = []
     with ThreadPoolExecutor(workers) as pool:
-        found = list(pool.map(lambda task: [(path, _why_bad(path)) for path in task], tasks))
-    return [(path, reason) for task in found for path, reason in task if reason is not None]
+        for number, found in enumerate(pool.map(lambda task: [(path, _why_bad(path)) for path in task], tasks), 1):
+            bad += [(path, reason) for path, reason in found if reason is not None]
+            if report is not None:
+                report(number / len(tasks))
+    return bad
 
 
 def _why_bad(path: Path) -> str | None:
@@ -225,7 +246,7 @@ def _why_bad(path: Path) -> str | None:
         with Image.open(BytesIO(content)) as image:
             image.verify()  # sums of the parts of a PNG; afterwards the image is of no more use
         with Image.open(BytesIO(content)) as image:
-            image.convert("RGB")
+            as_rgb(image)
     except OSError as error:
         # Pillow's text for what is no image ends in the address of the bytes in memory.
         text = "no image of a known format" if "cannot identify" in str(error) else error.strerror or str(error)
@@ -235,7 +256,7 @@ def _why_bad(path: Path) -> str | None:
     return None
 
 
-def without_bad(data: DataSplit, workers: int = 8) -> DataSplit:
+def without_bad(data: DataSplit, workers: int = 8, report: Callable[[float], None] | None = None) -> DataSplit:
     """Leave out the files that `find_bad_images` finds in either part; `notes` tell how many.
 
     >>> from isomargin.data.registry import load_data
@@ -246,7 +267,7 @@ def without_bad(data: DataSplit, workers: int = 8) -> DataSplit:
     notes = list(data.notes)
     parts = {}
     for part, images in (("train", data.train), ("test", data.test)):
-        bad = find_bad_images(images, workers)
+        bad = find_bad_images(images, workers, report)
         parts[part] = images
         if not bad:
             continue

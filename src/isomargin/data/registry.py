@@ -70,7 +70,7 @@ def load_data(name: str, root: str | os.PathLike[str] | None = None, **settings:
         return reader(**settings)
     if root is None:
         raise InputError(f"{known} was given no root: the path that its files lie at is needed")
-    folder = Path(root).expanduser()
+    folder = Path(str(root) if isinstance(root, int) else root).expanduser()  # YAML takes a folder 2018 for a number
     if not folder.exists():
         raise InputError(f"{folder} does not exist: give the path that the files of {known} lie at")
     return reader(folder, **settings)

@@ -164,10 +164,10 @@ def check_labels(labels: Any, far: tuple[float, float]) -> None:
 
     >>> check_labels([0, 0, 1, 1], far=(0.01, 0.1))
     Traceback (most recent call last):
-    isomargin.errors.InputError: target_far is 0.01, but ...
+    isomargin.errors.InputError: far asks for a false accept rate of 0.01, but with 4 negative pairs the smallest ...
     """
     data = sort_by_class(np.ones((len(labels), 1), np.float32), labels)
-    check_rates(data, Settings(far=far))
+    check_rates(data, Settings(far=far, target_far=max(far[0], 0.5)))
 
 
 def check_rates(data: ClassSortedVectors, settings: Settings) -> None:

@@ -149,12 +149,14 @@ class Embedder(nn.Module):
         """Set the mode of all layers but frozen BatchNorm layers, which stay in eval mode."""
         super().train(mode)
         for name, layer in self._batch_norms():
-            if self.freeze_batch_norm != "none" or _in_parts(name, self.freeze):
+            if self.freeze_batch_norm != "none" or self._warming or _in_parts(name, self.freeze):
                 layer.eval()
         return self
 
     def freeze_backbone(self, frozen: bool = True) -> None:
         """Stop or resume the training of the backbone, for a warm-up; what was frozen before stays so after it.
+
+        Its BatchNorm layers are in eval mode meanwhile.
 
         >>> model = make_model({"backbone": "small_conv"})
         >>> model.freeze_backbone()
@@ -169,6 +171,7 @@ class Embedder(nn.Module):
                 parameter.requires_grad_(True)
         if not frozen:
             self._warming.clear()
+        self.train(self.training)
 
     def parameter_groups(
         self,

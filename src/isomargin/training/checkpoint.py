@@ -92,7 +92,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"{path} could not be read ({error.strerror}): check the path and its permissions") from error
     start = len(_MAGIC) + 32
-    if not content.startswith(_MAGIC) or hashlib.sha256(content[start:]).digest() != content[len(_MAGIC) : start]:
+    payload = memoryview(content)[start:]
+    if not content.startswith(_MAGIC) or hashlib.sha256(payload).digest() != content[len(_MAGIC) : start]:
         raise InputError(f"{path} is damaged or cut short (its checksum does not fit): delete it")
-    state: dict[str, Any] = torch.load(io.BytesIO(content[start:]), map_location="cpu", weights_only=True)
+    state: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
     return state

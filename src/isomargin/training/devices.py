@@ -15,26 +15,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from isomargin import checks
-from isomargin.errors import InputError
 from isomargin.models.embedder import Embedder
 from isomargin.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
 
-
-def launch(recipe: Recipe, devices: int, accelerator: str, precision: str) -> Fabric:
+def launch(recipe: Recipe, devices: int, accelerator: str) -> Fabric:
     """Start the processes, or join those that torchrun has started."""
     from lightning_fabric import Fabric
     from lightning_fabric.strategies.ddp import DDPStrategy
 
-    checks.one_of(accelerator, "accelerator", ("auto", "cpu", "cuda", "mps"))
-    checks.one_of(precision, "precision", PRECISIONS)
+    checks.one_of(accelerator, "accelerator", ("auto", "cpu", "cuda"))
     checks.whole(devices, "devices")
-    if precision == "16-mixed" and recipe.batch.chunk is not None:
-        raise InputError("precision is 16-mixed and batch.chunk is set, which do not go together: take bf16-mixed")
+    if accelerator == "auto":
+        accelerator = "cuda" if torch.cuda.is_available() else "cpu"
     nodes = 1
     if "LOCAL_WORLD_SIZE" in os.environ:
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
@@ -49,7 +45,7 @@ def launch(recipe: Recipe, devices: int, accelerator: str, precision: str) -> Fa
         devices=devices,
         num_nodes=nodes,
         strategy=strategy,
-        precision=precision,  # type: ignore[arg-type]
+        precision=recipe.precision,
     )
     fabric.launch()
     return fabric
@@ -61,8 +57,8 @@ def keep_freed_memory() -> None:
     On the CPU a step frees and allocates the same sizes over and over: a tenth to a fifth of its time. Only glibc has
     this setting; elsewhere nothing happens.
     """
-    library = ctypes.CDLL(None)
-    if hasattr(library, "mallopt") and sys.platform == "linux":
+    library: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if hasattr(library, "mallopt"):
         trim_threshold, mmap_threshold = -1, -3
         for setting in (trim_threshold, mmap_threshold):
             library.mallopt(setting, 1 << 30)
@@ -88,12 +84,10 @@ def leave_out_idle(embedder: Embedder) -> None:
         parameter.grad = None
 
 
-def any_process(fabric: Fabric, step: int, wanted: bool) -> bool:
-    """Tell whether any process wants something; several ask each other at every tenth step only."""
+def any_process(fabric: Fabric, wanted: bool) -> bool:
+    """Tell whether any process wants something."""
     if fabric.world_size == 1:
         return wanted
-    if step % 10:
-        return False
     total: Any = fabric.all_reduce(torch.tensor(float(wanted), device=fabric.device), reduce_op="sum")
     return bool(total > 0)
 

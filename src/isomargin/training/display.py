@@ -29,14 +29,9 @@ class Display:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TaskProgressColumn(),
-                TextColumn("{task.fields[now]}"),
-            )
+            columns = (BarColumn(bar_width=20), TaskProgressColumn(), TextColumn("{task.fields[now]}"))
             self.bar = Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False)
-            self.task = self.bar.add_task(title, total=steps, completed=first, now="")
+            self.task = self.bar.add_task("", total=steps, completed=first, now=title)
             self.bar.start()
 
     def step(self, done: int, loss: Any) -> None:
@@ -45,8 +40,10 @@ class Display:
         if self.bar is None or now - self.looked < _REFRESH:
             return
         self.looked = now
-        what = f"epoch {done / self.batches:.1f} of {self.steps / self.batches:g}  loss {float(loss):.4g}"
-        self.bar.update(self.task, completed=done, now=f"{what}  {self._left(done)}")
+        epochs = f"epoch {done / self.batches:.1f} of {self.steps / self.batches:.4g}"
+        # A narrow terminal cuts the end off.
+        line = f"{self._left(done)}  {epochs}  loss {float(loss):.4g}  {self.title}"
+        self.bar.update(self.task, completed=done, now=line)
 
     def evaluated(self, row: Mapping[str, Any]) -> None:
         """Print a line with the scores of an evaluation."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from isomargin import checks
 from isomargin.data.feeding import unseen_batches
 from isomargin.data.folder import class_folders
-from isomargin.data.images import ImageSet, images_of_files, joined
+from isomargin.data.images import ImageSet, images_of_files, joined, without_bad
 from isomargin.data.registry import load_data
 from isomargin.embeddings import EmbeddingSet
 from isomargin.errors import InputError
@@ -106,6 +106,7 @@ def embed_by_run(
         checks.one_of(part, "part", ("test", "train", "all"))
         settings = dict(load_recipe(run / "recipe.yaml", changes).data)
         data = load_data(settings.pop("name"), **settings)
+        data = without_bad(data) if recipe.skip_bad_images else data
         chosen = {"test": data.test, "train": data.train}.get(part) or joined(data.train, data.test)
     workers = default_workers() if workers is None else workers
     vectors = embed(

@@ -58,18 +58,18 @@ def large_batch_backward(
         raise InputError(f"images has {len(images)} rows, labels {len(labels)}: one label an image is needed")
     device = next((each.device for each in model.parameters()), images.device)
     parts = torch.split(images, chunk) if len(images) else (images,)
-    random_states: list[RandomState] = []
+    random_states: list[_RandomState] = []
     outputs: list[Tensor] = []
     with torch.no_grad(), _buffers_restored(model):
         for part in parts:
-            random_states.append(RandomState(device))
+            random_states.append(_RandomState(device))
             outputs.append(model(part.to(device)))
     embeddings = torch.cat(outputs).requires_grad_()
     del outputs
     value = loss(*gather(embeddings, labels.to(device), for_ddp=for_ddp))
     backward(value)
     gradient = embeddings.grad if embeddings.grad is not None else torch.zeros_like(embeddings)
-    after = RandomState(device)
+    after = _RandomState(device)
     for number, (part, state, part_gradient) in enumerate(
         zip(parts, random_states, torch.split(gradient, chunk) if len(images) else (gradient,), strict=True)
     ):
@@ -80,7 +80,7 @@ def large_batch_backward(
     return value.detach()
 
 
-class RandomState:
+class _RandomState:
     """The state of torch's random numbers, on the CPU and on a device."""
 
     def __init__(self, device: torch.device) -> None:
@@ -89,7 +89,6 @@ class RandomState:
         self.cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
     def restore(self) -> None:
-        """Go back to it."""
         torch.set_rng_state(self.cpu)
         if self.cuda is not None:
             torch.cuda.set_rng_state(self.cuda, self.device)

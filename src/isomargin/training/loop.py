@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,9 +39,9 @@ from isomargin.training.devices import (
 )
 from isomargin.training.display import Display, NoDisplay
 from isomargin.training.embed import default_workers
-from isomargin.training.large_batch import RandomState, large_batch_backward
+from isomargin.training.large_batch import large_batch_backward
 from isomargin.training.recipe import Recipe
-from isomargin.training.run import RunFolder
+from isomargin.training.run import RunFolder, write_metrics
 from isomargin.training.schedule import Plateau
 from isomargin.training.scoring import evaluation_steps, finish, score
 from isomargin.training.state import Log, State, claim, on_cpu, restore, save
@@ -60,7 +59,6 @@ def train(
     resume: bool = False,
     devices: int = 1,
     accelerator: str = "auto",
-    precision: str = "32-true",
     workers: int | None = None,
     check_images: bool = True,
     quiet: bool = False,
@@ -75,7 +73,6 @@ def train(
     resume: go on from the folder's last whole checkpoint, which must be of the same recipe; begin if there is none.
     devices: processes on this machine; started here, unless torchrun has started them.
     accelerator: "auto", "cpu" or "cuda".
-    precision: one of `PRECISIONS`; bfloat16 on a CPU needs one that has it.
     workers: processes that decode image files, for each device; as many as cores, up to 8, if not given.
     check_images: whether every file is decoded before training begins; those that cannot be are an error.
     quiet: print nothing.
@@ -95,26 +92,25 @@ def train(
     >>> evaluation.class_count
     10
     """
-    run = RunFolder(Path(folder))
-    first = first_process()
+    run, first = RunFolder(Path(folder)), first_process()
+    workers = default_workers() if workers is None else checks.whole(workers, "workers", least=0)
     if first:
         claim(run, recipe, resume)
-    fabric = launch(recipe, devices, accelerator, precision)
-    if fabric.device.type == "cpu":
-        keep_freed_memory()
     if run.finished:
         return Evaluation.load(run.evaluation)
     resume = bool(find_checkpoints(run.checkpoints))  # a run that was killed before its first begins again
-    workers = default_workers() if workers is None else checks.whole(workers, "workers", least=0)
+    data = setup.open_data(recipe, check_images and first and not resume)  # what is wrong is told before others start
+    fabric = launch(recipe, devices, accelerator)
+    if fabric.device.type == "cpu":
+        keep_freed_memory()
 
-    data = setup.open_data(recipe, check_images and first and not resume)
     embedder = setup.make_recipe_model(recipe, data.train, load_weights=not resume)
     recipe = setup.with_features(recipe, data.train)
     loss = setup.make_recipe_loss(recipe, len(data.train.class_names), embedder.dimensions).to(fabric.device)
     sampler = setup.make_sampler(recipe, data.train, fabric.global_rank, fabric.world_size)
     augmentation = setup.make_augmentation(recipe, data.train)
-    if fabric.world_size > 1:
-        leave_out_idle(embedder)
+    setup.check_warm_up(recipe, embedder)
+    leave_out_idle(embedder)
     model = fabric.setup_module(embedder)
     optimizer: Any = fabric.setup_optimizers(setup.make_optimizer(recipe, embedder, loss))
     base_rates = [group["lr"] for group in optimizer.param_groups]
@@ -125,9 +121,10 @@ def train(
 
     state, notes = State(), [*data.notes, *_choice_note(recipe)]
     if resume:
-        notes += restore(run, state, embedder, loss, optimizer, schedule)
-    elif first:
+        notes += restore(run, state, embedder, loss, optimizer, schedule, data.digest)
+    if first:
         recipe.save(run.recipe)
+        write_metrics(run.metrics, state.history)  # a kill may have come between the checkpoint and this
     log = Log(run, state, first)
     display = Display(recipe.name, steps, state.step, batches) if first and not quiet else NoDisplay()
     for note in notes:
@@ -147,7 +144,7 @@ def train(
     )
     embedder.freeze_backbone(state.step < warm_up)
     evaluate_now = partial(score, fabric, embedder, data.unseen, recipe, workers)
-    keep = partial(save, fabric, run, state, embedder, loss, optimizer, schedule)
+    keep = partial(save, fabric, run, state, embedder, loss, optimizer, schedule, data.digest)
     saved = time.monotonic()
     with interruptions() as interrupted:
         try:
@@ -161,7 +158,7 @@ def train(
 
                 optimizer.zero_grad()
                 batch = embedder.normalised(batch) if batch.is_floating_point() else batch  # uint8: chunk by chunk
-                value = _backward(fabric, model, batch, labels, _seeded(loss, recipe.seed, state.step), recipe)
+                value = _backward(fabric, model, batch, labels, loss, recipe)
                 _share_gradients(fabric, loss)
                 _clip(fabric, model, optimizer, recipe)
                 optimizer.step()
@@ -175,8 +172,8 @@ def train(
                     _take_note(fabric, run, state, embedder, schedule, recipe, row)
                     log.write(row)
                     display.evaluated(row)
-                stop = any_process(fabric, state.step, interrupted())
-                overdue = any_process(fabric, state.step, time.monotonic() - saved > checkpoint_seconds)
+                stop = any_process(fabric, interrupted())
+                overdue = any_process(fabric, time.monotonic() - saved > checkpoint_seconds)
                 if state.step in due or overdue or stop:
                     keep()
                     saved = time.monotonic()
@@ -198,25 +195,12 @@ def seed_step(seed: int, step: int, rank: int) -> None:
         torch.cuda.manual_seed(number)
 
 
-def _seeded(loss: MetricLoss, seed: int, step: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """Have a loss that draws random numbers draw the same in all processes."""
-
-    def call(embeddings: Tensor, labels: Tensor) -> Tensor:
-        before = RandomState(embeddings.device)
-        seed_step(seed, step, rank=-1)
-        value: Tensor = loss(embeddings, labels)
-        before.restore()
-        return value
-
-    return call
-
-
 def _backward(
     fabric: Fabric,
     model: Any,
     batch: Tensor,
     labels: Tensor,
-    loss: Callable[[Tensor, Tensor], Tensor],
+    loss: MetricLoss,
     recipe: Recipe,
 ) -> Tensor:
     """Take the gradient of the loss of all processes' batches; return the loss."""
@@ -226,7 +210,7 @@ def _backward(
         return large_batch_backward(
             model, batch, labels, loss, recipe.batch.chunk, distributed, fabric.backward, without_sync
         )
-    value = loss(*gather(model(batch), labels, for_ddp=distributed))
+    value: Tensor = loss(*gather(model(batch), labels, for_ddp=distributed))
     fabric.backward(value)
     return value.detach()
 
@@ -257,7 +241,7 @@ def _take_note(
     score = row["step"] if named == "last" else -row[named] if named in LOWER_IS_BETTER else row[named]
     if isinstance(schedule, Plateau):
         schedule.see(row["recall@1"] if named == "last" else score)
-    if score > state.best:
+    if score > state.best or not state.chosen:
         state.best, state.chosen = score, state.step
         if fabric.global_rank == 0:
             write_checkpoint(run.model, {"model": on_cpu(embedder.state_dict()), "row": row})

@@ -10,10 +10,10 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from isomargin import checks
 from isomargin.errors import InputError
@@ -76,6 +76,12 @@ class OptimizerRecipe(_Section):
     clip_norm: Positive | None = None
     """The largest norm of all gradients together."""
 
+    @model_validator(mode="after")
+    def _one_way_to_clip(self) -> Self:
+        if self.clip_value is not None and self.clip_norm is not None:
+            raise ValueError("clip_value and clip_norm are given: one way to clip is needed, not both")
+        return self
+
 
 class ScheduleRecipe(_Section):
     """How the learning rate changes; see `schedule.py`."""
@@ -107,9 +113,15 @@ class EvaluationRecipe(_Section):
     """By which score of these evaluations the model is chosen, or the last. Without `held_out` a score chooses by the
     test classes, as the literature does, and flatters the result."""
     far: tuple[Positive, Positive] = (1e-2, 1e-1)
-    """The calibration range."""
+    """The calibration range; its lower end is also the rate that classes are compared at."""
     batch: Whole = 256
     """How many images are embedded at a time."""
+
+    @model_validator(mode="after")
+    def _test_or_held_out(self) -> Self:
+        if not self.test and self.held_out == 0:
+            raise ValueError("test is false and nothing is held out: give held_out, the classes to evaluate on")
+        return self
 
 
 class AugmentationRecipe(_Section):
@@ -152,12 +164,21 @@ class Recipe(_Section):
     augmentation: AugmentationRecipe = AugmentationRecipe()
     skip_bad_images: bool = False
     """Leave image files out that cannot be decoded; else they are an error."""
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    """Of lightning-fabric; bfloat16 on a CPU needs one that has it."""
     epochs: Positive = 10.0
     seed: Annotated[int, Field(ge=0, strict=True)] = 0
 
+    @model_validator(mode="after")
+    def _precision_of_chunks(self) -> Self:
+        if self.precision == "16-mixed" and self.batch.chunk is not None:
+            raise ValueError("precision is 16-mixed and batch.chunk is set, which do not go together: take bf16-mixed")
+        return self
+
     def to_yaml(self) -> str:
         """Write it out in full, defaults too."""
-        text: str = yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=110)
+        content = self.model_dump(mode="json")
+        text: str = yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
         return text
 
     def save(self, path: Path) -> None:
@@ -170,9 +191,14 @@ class _Loader(yaml.SafeLoader):
     """YAML 1.2's numbers: 1e-4 is one, as everywhere else; in PyYAML it is text."""
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
-)
+class _Dumper(yaml.SafeDumper):
+    """Text that the loader would take for a number is put in quotes."""
+
+
+for _class in (_Loader, _Dumper):
+    _class.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
+    )
 
 
 def shipped_recipes() -> dict[str, Path]:
@@ -195,9 +221,9 @@ def find_recipe(name: str) -> Path:
     isomargin.errors.InputError: there is no recipe 'cub-lite', neither a file nor one that comes with isomargin: ...
     """
     path, shipped = Path(name), shipped_recipes()
-    if path.is_dir():
+    if path.is_dir() and (name not in shipped or (path / "recipe.yaml").is_file()):
         return path / "recipe.yaml"
-    if path.exists() or (path.suffix and path.stem not in shipped):
+    if path.is_file() or (path.suffix and path.stem not in shipped):
         return path
     if path.stem in shipped and path.name in (path.stem, f"{path.stem}.yaml"):
         return shipped[path.stem]
@@ -246,7 +272,7 @@ def _read_yaml(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise InputError(f"{path} holds {type(content).__name__}: a recipe is settings by name, see recipes/")
     if "extends" not in content:
         return content
-    base = path.with_name(f"{content.pop('extends')}.yaml")
+    base = path.parent / f"{content.pop('extends')}.yaml"
     if base in above:
         raise InputError(f"{path} extends {base}, which extends it in turn: one must stand alone")
     return _merged(_read_yaml(base, (*above, path)), content)
@@ -290,13 +316,16 @@ def _change(content: dict[str, Any], change: str) -> None:
 def _sentence(error: ValidationError, source: str) -> str:
     """Say of the first thing that is wrong what was expected and what came."""
     first = error.errors()[0]
-    place = [str(each) for each in first["loc"] if isinstance(each, int) or "[" not in str(each)]
+    kinds = ("str", "int", "float", "bool")  # of a choice between several, which pydantic names as well
+    place = [str(each) for each in first["loc"] if isinstance(each, int) or not ("[" in each or each in kinds)]
     name = ".".join(place)
     if first["type"] == "extra_forbidden":
         known = _settings_at(place[:-1])
         return f"{source} has no setting {name!r}: {checks.nearest(place[-1], known)}"
     if first["type"] == "missing":
         return f"{source} lacks {name!r}: it is needed"
+    if first["type"] == "value_error":
+        return f"{source}: {first['msg'].removeprefix('Value error, ')}"
     expected = first["msg"].removeprefix("Input should be ")
     return f"{source}: {name} is {first['input']!r}: {expected} is needed"
 

@@ -96,9 +96,11 @@ def open_evaluation(folder: Path) -> Evaluation:
 
 
 def write_metrics(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write a table of rows with the same names, whole or not at all."""
+    """Write a table of rows by their names, whole or not at all; without rows nothing is written."""
+    if not rows:
+        return
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     with atomic_write(path) as temporary:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from isomargin.data.images import ImageSet
+from isomargin.errors import AstrayError, InputError
 from isomargin.losses.gather import gather
 from isomargin.measure.evaluate import evaluate
 from isomargin.measure.evaluation import Evaluation
@@ -41,15 +42,25 @@ def score(fabric: Fabric, embedder: Embedder, images: ImageSet, recipe: Recipe, 
     vectors = embed_together(fabric, embedder, images, recipe, workers)
     scores: dict[str, float] = {}
     if fabric.global_rank == 0:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # a model that has hardly learned is often odd to measure
-            evaluation = evaluate(vectors, images.labels, far=recipe.evaluation.far, progress=None)
+        evaluation = _evaluate(vectors, images.labels, recipe)
         scores = {f"recall@{k}": value for k, value in evaluation.recall_at_k.items()}
-        scores |= {
-            name: getattr(evaluation, name) for name in ("map_at_r", "opis", "epsilon_opis", "mean_utility", "eer")
-        }
+        scores |= {name: getattr(evaluation, name) for name in SCORES}
         scores |= {"target_distance": evaluation.target.distance, "target_frr": evaluation.target.frr}
     return fabric.broadcast(scores)
+
+
+def _evaluate(vectors: NDArray[np.float32], labels: NDArray[Any], recipe: Recipe) -> Evaluation:
+    """Evaluate by the recipe's settings; warnings are left to the evaluation's notes."""
+    far = recipe.evaluation.far
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            return evaluate(vectors, labels, far=far, target_far=far[0], progress=None)
+    except InputError as error:  # the labels and the rates were checked before training began
+        raise AstrayError(
+            f"the model cannot be evaluated ({error}): its embeddings have collapsed, lower optimizer.learning_rate or "
+            "the regularizer's weight"
+        ) from error
 
 
 def embed_together(
@@ -57,6 +68,9 @@ def embed_together(
 ) -> NDArray[np.float32]:
     """Embed images, each process its part; (n, dimensions) in all of them."""
     rows = np.arange(fabric.global_rank, len(images), fabric.world_size)
+    if fabric.world_size > 1:  # BatchNorm's statistics are each process's own; those of the first are kept
+        for buffer in embedder.buffers():
+            torch.distributed.broadcast(buffer, src=0)
     with fabric.autocast():
         own = embed(
             embedder,
@@ -83,9 +97,7 @@ def finish(
     vectors = embed_together(fabric, embedder, images, recipe, workers)
     if fabric.global_rank == 0:
         embeddings = as_embedding_set(vectors, images)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # they are among its notes
-            evaluation = evaluate(vectors, embeddings.labels, far=recipe.evaluation.far, progress=None)
+        evaluation = _evaluate(vectors, embeddings.labels, recipe)
         embeddings.save(run.embeddings)
         evaluation.save(run.evaluation)
     fabric.barrier()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,10 +17,12 @@ from isomargin.data.images import DataSplit, ImageSet, find_bad_images, without_
 from isomargin.data.registry import load_data
 from isomargin.data.sampler import ClassBatchSampler
 from isomargin.errors import InputError
+from isomargin.labels import as_labels
 from isomargin.losses._base import MetricLoss
 from isomargin.losses.registry import loss_settings, make_loss
 from isomargin.measure.evaluate import check_labels
 from isomargin.models.embedder import Embedder, make_model
+from isomargin.progress import progress_bar
 from isomargin.training.recipe import Recipe
 from isomargin.training.schedule import Cosine, EveryEpochs, MultiStep, OneCycle, Plateau
 
@@ -31,6 +34,9 @@ _SHOWN = 20  # bad images in a list
 @dataclass(frozen=True, eq=False)
 class RecipeData:
     """The images that a recipe trains on and evaluates on."""
+
+    digest: str
+    """Tells whether they are the same as another time: of the classes' names, the labels and the files' names."""
 
     train: ImageSet
     """Without the held-out classes."""
@@ -56,17 +62,31 @@ def open_data(recipe: Recipe, check: bool = True) -> RecipeData:
         )
     data = load_data(settings.pop("name"), **settings)
     if recipe.skip_bad_images:
-        data = without_bad(data)
+        with progress_bar("checking images") as report:
+            data = without_bad(data, report=report)
     elif check:
         _refuse_bad(data)
+    for images in (data.train, data.test):
+        as_labels(np.array(images.class_names))  # names that no file could hold are told now, not after training
     train, unseen = hold_out(data.train, recipe.evaluation.held_out, recipe.seed)
     for images in (data.test,) if unseen is None else (unseen, data.test):
         check_labels(images.labels, recipe.evaluation.far)
-    return RecipeData(train, data.test if unseen is None else unseen, data.test, data.notes)
+    unseen = data.test if unseen is None else unseen
+    return RecipeData(_digest(train, unseen, data.test), train, unseen, data.test, data.notes)
+
+
+def _digest(*sets: ImageSet) -> str:
+    digest = hashlib.sha256()
+    for images in sets:
+        names = "\0".join((*images.class_names, *(path.name for path in images.paths or ())))
+        digest.update(names.encode())
+        digest.update(images.labels.tobytes())
+    return digest.hexdigest()
 
 
 def _refuse_bad(data: DataSplit) -> None:
-    bad = [*find_bad_images(data.train), *find_bad_images(data.test)]
+    with progress_bar("checking images") as report:
+        bad = [*find_bad_images(data.train, report=report), *find_bad_images(data.test, report=report)]
     if bad:
         listed = [f"{path}: {reason}" for path, reason in bad[:_SHOWN]]
         more = [f"and {len(bad) - _SHOWN} more"] if len(bad) > _SHOWN else []
@@ -126,6 +146,13 @@ def _with_known(part: str | dict[str, Any], known: dict[str, int]) -> dict[str, 
     if "base" in wanted and isinstance(settings.get("base"), str | dict):
         settings["base"] = _with_known(settings["base"], known)
     return {**{name: value for name, value in known.items() if name in wanted}, **settings}
+
+
+def check_warm_up(recipe: Recipe, model: Embedder) -> None:
+    """Refuse a warm-up in which nothing of the model would train."""
+    head = [each for name, each in model.named_parameters() if not name.startswith("backbone.") and each.requires_grad]
+    if recipe.schedule.warm_up_epochs > 0 and not head:
+        raise InputError("warm_up_epochs is set, and the model has no head that could train meanwhile: set dimensions")
 
 
 def make_optimizer(recipe: Recipe, model: Embedder, loss: MetricLoss) -> torch.optim.Optimizer:
@@ -208,6 +235,7 @@ def plan(recipe: Recipe) -> Plan:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = make_recipe_model(recipe, data.train, load_weights=False)
+    check_warm_up(recipe, model)
     loss = make_recipe_loss(recipe, len(data.train.class_names), model.dimensions)
     make_optimizer(recipe, model, loss)
     make_schedule(recipe)

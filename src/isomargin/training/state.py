@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from isomargin.errors import InputError
+from isomargin.errors import AstrayError, InputError
 from isomargin.losses._base import MetricLoss
 from isomargin.models.embedder import Embedder
 from isomargin.training.checkpoint import load_checkpoint, save_checkpoint
@@ -47,7 +47,7 @@ class State:
         """Give the means since the last evaluation; raise where the loss is no number any more."""
         means = {name: float(total) / self.summed for name, total in self.sums.items()}
         if not math.isfinite(means.get("loss", 0.0)):
-            raise InputError(
+            raise AstrayError(
                 f"the loss is {means['loss']} by step {self.step}: training has gone astray, lower "
                 "optimizer.learning_rate or set optimizer.clip_norm; the last checkpoint is from before"
             )
@@ -64,6 +64,8 @@ def claim(run: RunFolder, recipe: Recipe, resume: bool) -> None:
             )
         run.path.mkdir(parents=True, exist_ok=True)
         return
+    for half_written in (*run.path.glob(".tmp-*"), *run.checkpoints.glob(".tmp-*")):
+        half_written.unlink(missing_ok=True)  # by a process that was killed
     before, now = load_recipe(run.recipe).model_dump(), recipe.model_dump()
     before["model"].pop("features", None)
     now["model"].pop("features", None)
@@ -83,8 +85,9 @@ def save(
     loss: MetricLoss,
     optimizer: Any,
     schedule: Any,
+    data: str,
 ) -> None:
-    """Write a checkpoint, then metrics.csv, which follows from it."""
+    """Write a checkpoint, with what tells the data, then metrics.csv, which follows from it."""
     state.means()  # nothing that is astray is kept
     if fabric.global_rank == 0:
         content = {
@@ -97,16 +100,21 @@ def save(
             "history": state.history,
             "best": state.best,
             "chosen": state.chosen,
+            "data": data,
         }
         save_checkpoint(run.checkpoints, state.step, content)
         write_metrics(run.metrics, state.history)
 
 
 def restore(
-    run: RunFolder, state: State, embedder: Embedder, loss: MetricLoss, optimizer: Any, schedule: Any
+    run: RunFolder, state: State, embedder: Embedder, loss: MetricLoss, optimizer: Any, schedule: Any, data: str
 ) -> list[str]:
     """Go back to the last whole checkpoint; return what was wrong with newer ones."""
     state.step, content, notes = load_checkpoint(run.checkpoints)
+    if content["data"] != data:
+        raise InputError(
+            f"the images or classes are not those that {run.path} was begun with: bring them back, or start a new run"
+        )
     embedder.load_state_dict(content["model"])
     loss.load_state_dict(content["loss"])
     optimizer.load_state_dict(content["optimizer"])

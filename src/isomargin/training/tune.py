@@ -1,9 +1,9 @@
 """The paper's search for the margins: train by each pair of a grid, compare on held-out training classes, pick one.
 
-    folder/ baseline/  0.9-0.5/  0.9-0.4/  …  tune.csv  tune.png  recipe.yaml
+    folder/ baseline/  0.9-0.5/  0.9-0.4/  …  tune.csv  tune.png  tuned.yaml
 
 Every pair is a run of its own, so that a search that was stopped goes on where it was. The test classes are not looked
-at: `recipe.yaml`, the recipe with the picked margins, is what to train and test by afterwards.
+at: `tuned.yaml`, the recipe with the picked margins, is what to train and test by afterwards.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from rich.table import Table
 from rich.text import Text
 
 from isomargin import checks
-from isomargin.errors import InputError
+from isomargin.errors import AstrayError, InputError
 from isomargin.files import atomic_write
 from isomargin.losses.registry import make_loss
+from isomargin.measure.evaluation import Evaluation
 from isomargin.training import loop, setup
 from isomargin.training.checkpoint import find_checkpoints
 from isomargin.training.recipe import Recipe
@@ -125,15 +126,19 @@ def tune(
     for number, point in enumerate(points):
         report(f"run {number + 1} of {len(points)}: {point.name}")
         own = _with_regularizer(searched, point.regularizer).model_copy(update={"name": f"{recipe.name} {point.name}"})
-        _run(own, folder / point.name, train, {**options, "check_images": check_images and number == 0})
-        rows.append(_scores(point, folder / point.name))
+        try:
+            _run(own, folder / point.name, train, {**options, "check_images": check_images and number == 0})
+            rows.append(_scores(point, open_evaluation(folder / point.name)))
+        except AstrayError as error:
+            report(f"note: {point.name} has no scores, {error}")
+            rows.append(_scores(point, None))
     chosen = pick(rows, tolerance)
     rows = [replace(row, picked=row is chosen) for row in rows]
     regularizer = next(point.regularizer for point in points if point.name == chosen.name)
     tuned = Tuned(tuple(rows), _with_regularizer(recipe, regularizer), (*notes, *_comparison(rows)))
     write_metrics(folder / "tune.csv", [asdict(row) for row in rows])
     draw(rows, folder / "tune.png", tolerance)
-    tuned.recipe.save(folder / "recipe.yaml")
+    tuned.recipe.save(folder / "tuned.yaml")
     return tuned
 
 
@@ -258,9 +263,8 @@ def _for_search(recipe: Recipe, held_out: float) -> tuple[Recipe, list[str]]:
 
 
 def _refuse_run(folder: Path) -> None:
-    """Refuse a folder whose recipe.yaml is that of a run and not of a search."""
-    run = RunFolder(folder)
-    if run.finished or run.checkpoints.exists():
+    """Refuse the folder of a run."""
+    if RunFolder(folder).recipe.exists():
         raise InputError(f"{folder} is the folder of a run: choose another for the search")
 
 
@@ -278,18 +282,18 @@ def _run(recipe: Recipe, path: Path, train: Callable[..., object], options: dict
     train(recipe, path, resume=resume, **options)
 
 
-def _scores(point: _Point, path: Path) -> TunedRun:
-    evaluation = open_evaluation(path)
+def _scores(point: _Point, evaluation: Evaluation | None) -> TunedRun:
+    """Give a run's scores; NaN for one that went astray."""
     settings = point.regularizer or {}
     return TunedRun(
         point.name,
         settings.get("positive_margin"),
         settings.get("negative_margin"),
         settings.get("weight"),
-        evaluation.recall_at_k[1],
-        evaluation.opis,
-        evaluation.epsilon_opis,
-        evaluation.map_at_r,
+        math.nan if evaluation is None else evaluation.recall_at_k[1],
+        math.nan if evaluation is None else evaluation.opis,
+        math.nan if evaluation is None else evaluation.epsilon_opis,
+        math.nan if evaluation is None else evaluation.map_at_r,
     )
 
 
