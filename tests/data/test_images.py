@@ -23,6 +23,29 @@ from isomargin.data.images import (
 from isomargin.errors import InputError
 
 
+@pytest.mark.parametrize("mode", ["L", "RGB", "P", "RGBA", "LA", "CMYK", "1", "I;16"])
+def test_images_of_every_mode_are_read_as_their_colours(tmp_path, mode):
+    ramp = np.arange(256, dtype=np.uint8).reshape(16, 16)
+    image = Image.fromarray(ramp).convert("RGB")
+    expected = np.asarray(image)
+    if mode == "I;16":
+        image = Image.fromarray(ramp.astype(np.uint16) * 257)
+    else:
+        image = image.convert(mode)
+        expected = np.asarray(image.convert("RGB"))  # a palette has fewer colours
+    path = tmp_path / ("image.tif" if mode == "CMYK" else "image.png")
+    image.save(path)
+    read = ImageSet(np.array([0]), ("a",), paths=(path,)).read(0)
+    assert read.mode == "RGB"
+    np.testing.assert_array_equal(np.asarray(read), expected)
+
+
+def test_images_of_floating_point_are_named_as_unreadable(tmp_path):
+    Image.fromarray(np.ones((4, 4), np.float32)).save(tmp_path / "image.tif")
+    ((_, reason),) = find_bad_images(ImageSet(np.array([0]), ("a",), paths=(tmp_path / "image.tif",)))
+    assert "floating point" in reason
+
+
 def grey(classes, names):
     """Images whose pixels tell their class's name, by its place in the alphabet."""
     labels = np.array(classes, np.int64)

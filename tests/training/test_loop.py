@@ -6,9 +6,11 @@ import torch
 
 import isomargin as im
 from isomargin.data.registry import load_data
-from isomargin.errors import InputError
-from isomargin.models import make_model
+from isomargin.errors import AstrayError, InputError
+from isomargin.models import Embedder, make_model
+from isomargin.training import loop
 from isomargin.training.checkpoint import find_checkpoints, read_checkpoint
+from isomargin.training.devices import leave_out_idle
 from isomargin.training.embed import embed
 from isomargin.training.run import RunFolder, open_run
 from isomargin.training.setup import make_recipe_model, open_data
@@ -125,7 +127,7 @@ def test_the_best_model_is_that_of_the_named_score(tmp_path, score, sign):
 
 
 def test_in_its_warm_up_the_backbone_stays_as_it_was(tmp_path):
-    recipe = tiny(schedule={"warm_up_epochs": 2}, model={"freeze_batch_norm": "statistics"})
+    recipe = tiny(schedule={"warm_up_epochs": 2})
     run(tmp_path / "run", recipe)
     start = make_recipe_model(recipe, load_data(**TINY["data"]).train).state_dict()
     end = open_run(tmp_path / "run")[1].state_dict()
@@ -142,6 +144,34 @@ def test_learning_rates_follow_the_schedule(tmp_path):
     for number in range(1, len(rates)):
         lowered = sum(recalls[each] <= max(recalls[:each]) for each in range(1, number))
         assert rates[number] == pytest.approx(1e-3 * 0.1**lowered)
+
+
+def test_a_warm_up_needs_a_head(tmp_path):
+    with pytest.raises(InputError, match="no head that could train"):
+        run(tmp_path / "run", tiny(schedule={"warm_up_epochs": 1}, model={"dimensions": None}))
+
+
+def test_a_model_that_has_collapsed_is_told_as_such(tmp_path, monkeypatch):
+    same = torch.nn.functional.normalize(torch.ones(1, 16))
+    monkeypatch.setattr(Embedder, "forward", lambda self, images: same.expand(len(images), 16) + 0 * self.linear.bias)
+    with pytest.raises(AstrayError, match="have collapsed"):
+        run(tmp_path / "run")
+
+
+def test_a_score_that_is_no_number_still_leaves_a_model(tmp_path, monkeypatch):
+    scores = loop.score
+    monkeypatch.setattr(loop, "score", lambda *arguments: {**scores(*arguments), "opis": math.nan})
+    run(tmp_path / "run", tiny(evaluation={"best_by": "opis"}))
+    assert read_checkpoint(RunFolder(tmp_path / "run").model)["row"]["step"] == 6
+
+
+def test_layers_that_embeddings_do_not_depend_on_are_not_trained(tmp_path):
+    """So that a run may go on with another number of processes, which would wait for their gradients for ever."""
+    model = make_model({"backbone": "mobilenetv3_small_050", "dimensions": 8, "image_size": 32})
+    idle = [name for name, _ in model.named_parameters() if "conv_head" in name]
+    leave_out_idle(model)
+    assert idle
+    assert [name for name, each in model.named_parameters() if not each.requires_grad] == idle
 
 
 def test_a_loss_that_is_no_number_ends_the_run_before_anything_is_kept(tmp_path):

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import isomargin as im
-from training.runs import command, metrics, run, tiny
+from isomargin.training.embed import embed
+from training.runs import TINY, command, metrics, run, tiny
 
 # BatchNorm in training mode takes its statistics from each process's own images; that is the one thing that may differ.
 FROZEN = {"freeze_batch_norm": "statistics"}
@@ -50,4 +51,26 @@ def test_what_is_wrong_with_the_recipe_is_told_once_before_processes_are_started
     out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (2, "")
     assert err.count("there already") == 1
+    assert len(err.splitlines()) == 1
+
+
+def test_processes_evaluate_the_model_that_is_kept(tmp_path):
+    """Each has BatchNorm statistics of its own while it trains; the first one's are the model's."""
+    recipe = tiny(evaluation={"every": 1})
+    recipe.save(tmp_path / "recipe.yaml")
+    process = command(
+        "train", tmp_path / "recipe.yaml", "--output", tmp_path / "two", "--devices", 2, "--accelerator", "cpu"
+    )
+    _, err = process.communicate(timeout=180)
+    assert process.returncode == 0, err
+    kept = im.EmbeddingSet.load(tmp_path / "two/embeddings.npz")
+    again = embed(im.open_run(tmp_path / "two")[1].channels_last(), im.load_data(**TINY["data"]).test)
+    np.testing.assert_allclose(kept.vectors, again, atol=1e-5)
+
+
+def test_a_missing_root_is_told_once(tmp_path):
+    tiny(data={"root": "no/such/folder"}).save(tmp_path / "recipe.yaml")
+    process = command("train", tmp_path / "recipe.yaml", "--output", tmp_path / "two", "--devices", 2)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 2
     assert len(err.splitlines()) == 1

@@ -9,7 +9,7 @@ import yaml
 import isomargin as im
 from data.layouts import picture
 from isomargin import cli
-from training.runs import TINY, metrics, tiny
+from training.runs import metrics, tiny
 
 
 @pytest.fixture
@@ -84,6 +84,12 @@ def test_a_dry_run_prints_everything_and_writes_nothing(typed, recipe, tmp_path)
         (["evaluation.far=[0.0001,0.1]"], "far asks for a false accept rate of 0.0001"),
         (["schedule.name=every"], "schedule.epochs is needed"),
         (["nonsense"], "section.setting=value is needed"),
+        (["loss.base=5"], "loss.base is 5"),
+        (["data.root=2018"], "2018 does not exist"),
+        (["evaluation.test=false"], "nothing is held out"),
+        (["optimizer.clip_norm=1", "optimizer.clip_value=1"], "one way to clip is needed"),
+        (["precision=16-mixed", "batch.chunk=4"], "take bf16-mixed"),
+        (["schedule.warm_up_epochs=1", "model.dimensions=null"], "no head that could train"),
     ],
 )
 @pytest.mark.parametrize("dry", [True, False])
@@ -167,6 +173,41 @@ def test_unreadable_images_stop_the_run_with_their_list_or_are_left_out(typed, r
     assert yaml.safe_load((tmp_path / "runs/tiny/recipe.yaml").read_text())["skip_bad_images"] is True
 
 
+def test_what_a_worker_cannot_read_is_told_in_a_sentence(typed, recipe, tmp_path):
+    photographs(tmp_path / "photos")
+    (tmp_path / "photos/class 1/0.png").write_bytes(b"nothing")
+    code, _, err = typed("train", recipe, *FOLDER, "data.root=photos", "--no-check-images", "--workers", 1)
+    assert code == 2
+    assert "photos/class 1/0.png could not be read" in err
+    assert "Traceback" not in err
+
+
+def test_a_run_that_skipped_images_skips_them_when_it_embeds(typed, recipe, tmp_path):
+    photographs(tmp_path / "photos")
+    (tmp_path / "photos/class 1/0.png").write_bytes(b"nothing")
+    changes = (*FOLDER, "data.root=photos", "epochs=0.3")
+    assert typed("train", recipe, *changes, "--skip-bad-images", "--workers", 0)[0] == 0
+    assert typed("embed", "runs/tiny", "--part", "train", "--workers", 0)[0] == 0
+    assert len(im.EmbeddingSet.load("embeddings.npz").labels) == 19
+
+
+def test_a_stop_before_training_begins_gives_advice_that_works(typed, recipe, tmp_path, monkeypatch):
+    def stop(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("isomargin.training.setup.open_data", stop)
+        code, _, err = typed("train", recipe)
+    assert code == 130
+    assert "give the same command again" in err
+    assert typed("train", recipe, "epochs=0.2", "--workers", 0)[0] == 0
+
+
+def test_names_that_look_like_numbers_stay_names(typed, recipe, tmp_path):
+    assert typed("train", recipe, "name='1e3'", "epochs=0.2", "--workers", 0)[0] == 0
+    assert typed("train", "runs/1e3", "--resume")[0] == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -194,4 +235,3 @@ def test_help_names_every_command(typed):
     for command in ("demo", "train", "tune", "embed", "evaluate"):
         assert command in out
     assert "--resume" in typed("train", "--help")[1]
-    assert TINY["name"] == "tiny"
