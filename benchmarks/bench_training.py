@@ -83,9 +83,9 @@ def write_photographs(folder: Path, classes: int, images_per_class: int, size: i
 
 def make_recipe(steps: int, **sections: Any) -> Recipe:
     """Make a recipe of so many steps, evaluated on few images and only at the end."""
-    evaluation = {"every": 1e6, "test": False}
+    evaluation: dict[str, Any] = {"every": 1e6}
     if sections["data"]["name"] == "glyphs":
-        evaluation["held_out"] = 0.02
+        evaluation |= {"held_out": 0.02, "test": False}
     recipe = read_recipe({"name": "bench", "evaluation": evaluation, "optimizer": {"learning_rate": 1e-3}, **sections})
     batches = len(setup.make_sampler(recipe, setup.open_data(recipe, check=False).train))
     return recipe.model_copy(update={"epochs": steps / batches})

@@ -13,7 +13,8 @@ RECIPES = {
     "proxies": tiny(model=FROZEN, schedule={"warm_up_epochs": 0.4}, optimizer={"clip_norm": 1.0}),
     "chunks": tiny(
         model=FROZEN,
-        loss={"base": "smooth_ap", "regularizer": {"name": "class_alignment", "weight": 10}},
+        loss={"base": {"name": "smooth_ap", "temperature": 0.1}, "regularizer": {"name": "class_alignment"}},
+        optimizer={"learning_rate": 1e-4},  # the steps of a larger one grow out of any rounding
         batch={"classes": 7, "chunk": 3},  # 4 classes in one process, 3 in the other
     ),
 }

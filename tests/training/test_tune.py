@@ -1,17 +1,19 @@
 """The search for margins: every pair is a run, the pick is the paper's, and the test classes are never looked at."""
 
 import csv
+import math
 from dataclasses import replace
 
 import pytest
 from PIL import Image
 from rich.console import Console
 
-from isomargin.errors import InputError
+from isomargin.errors import AstrayError, InputError
 from isomargin.training import loop, setup
 from isomargin.training.recipe import load_recipe, read_recipe
 from isomargin.training.run import RunFolder, open_evaluation
-from isomargin.training.tune import Tuned, TunedRun, draw, pick, tune, tune_table
+from isomargin.training.tune import pick, tune
+from isomargin.training.tuned import Tuned, TunedRun, draw, tune_table
 
 RECIPE = {
     "name": "small",
@@ -292,3 +294,16 @@ def test_maps_are_drawn_with_runs_that_have_no_scores(tmp_path):
     draw(rows, tmp_path / "tune.png", 0.01)
     with Image.open(tmp_path / "tune.png") as image:
         assert image.format == "PNG"
+
+
+def test_a_run_that_goes_astray_has_no_scores_and_the_search_goes_on(tmp_path):
+    def train(recipe, folder, **options):
+        if recipe.loss.regularizer and recipe.loss.regularizer["negative_margin"] == 0.3:
+            raise AstrayError("the loss is nan")
+        return loop.train(recipe, folder, **options)
+
+    said = []
+    tuned = tune(small(), tmp_path, [0.9], [0.5, 0.3], baseline=False, train=train, report=said.append, **OPTIONS)
+    assert tuned.picked.name == "0.9-0.5"
+    assert [math.isnan(row.opis) for row in tuned.rows] == [False, True]
+    assert any("0.9-0.3 has no scores, the loss is nan" in line for line in said)

@@ -126,7 +126,7 @@ def tune(
     """
     from isomargin.training.recipe import load_recipe
     from isomargin.training.tune import tune as search
-    from isomargin.training.tune import tune_table
+    from isomargin.training.tuned import tune_table
 
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise InputError("tune trains one run after the other in one process: start it without torchrun")

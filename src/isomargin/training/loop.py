@@ -242,7 +242,7 @@ def _take_note(
     if isinstance(schedule, Plateau):
         schedule.see(row["recall@1"] if named == "last" else score)
     if score > state.best or not state.chosen:
-        state.best, state.chosen = score, state.step
+        state.best, state.chosen = -math.inf if math.isnan(score) else score, state.step
         if fabric.global_rank == 0:
             write_checkpoint(run.model, {"model": on_cpu(embedder.state_dict()), "row": row})
 
