@@ -11,6 +11,7 @@ optimiser's memory and what was measured, and a run that was killed and resumed 
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from functools import partial
