@@ -54,16 +54,17 @@ def comparison_table(evaluations: Mapping[str, "Evaluation"]) -> RenderableType:
         change = values[-1] / values[0] - 1 if relative else values[-1] - values[0]
         shown = f"{change:+.0%}" if relative else f"{100 * change:+.2f} points"
         table.add_row(title, *(format(each, form) for each in values), shown)
-    table.add_row("")
-    table.add_row(Text(f"at the one threshold for FAR {first.settings.target_far:g}, over the classes", style="dim"))
-    for title, name in (("FAR, 5% to 95% of classes", "class_far"), ("FRR, 5% to 95% of classes", "class_frr")):
+    for title, name in (("FAR of the classes *", "class_far"), ("FRR of the classes *", "class_frr")):
         cells = []
         for each in evaluations.values():
             low, high = np.nanquantile(getattr(each.target, name), (0.05, 0.95))
             cells.append(f"{low:.2%} to {high:.2%}")
         table.add_row(title, *cells)
     data = f"{last.images:,} images in {last.class_count:,} classes that were not trained on"
-    return Group(Text(data, style="bold"), table)
+    below = (
+        f"* from the 5% to the 95% quantile of the classes, at the one threshold for FAR {first.settings.target_far:g}"
+    )
+    return Group(Text(data, style="bold"), table, Text(below, style="dim"))
 
 
 def scores_table(evaluation: "Evaluation") -> RenderableType:
