@@ -1,6 +1,6 @@
 """Speed and memory of the training loop, as ratios measured side by side in one run.
 
-    python benchmarks/bench_training.py            # everything, some six minutes on 2 cores
+    python benchmarks/bench_training.py            # everything, some twelve minutes on 2 cores
     python benchmarks/bench_training.py --quick    # two rounds of a few steps, to see that it runs
 
 Held against: a bare loop, as one would write it by hand in plain PyTorch for the same model, loss, sampler and images,
