@@ -78,7 +78,7 @@ def test_a_dry_run_prints_everything_and_writes_nothing(typed, recipe, tmp_path)
         (["data.name=omniglott"], "did you mean 'omniglot'"),
         (["data.root=no/such/folder"], "no/such/folder does not exist"),
         (["data.root=null"], "add data.root=FOLDER"),
-        (["batch.classes=31"], "classes_per_batch is 31, and there are 30 classes"),
+        (["batch.classes=31"], "batch.classes is 31, and there are 30 classes"),
         (["augmentation.name=crop"], "crop, which is for image files"),
         (["evaluation.held_out=0.99"], "at least 2 must be held out, and 2 be left"),
         (["evaluation.far=[0.0001,0.1]"], "far asks for a false accept rate of 0.0001"),

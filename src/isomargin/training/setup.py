@@ -207,9 +207,12 @@ def make_sampler(recipe: Recipe, images: ImageSet, rank: int = 0, world_size: in
     batch = recipe.batch
     if batch.classes < world_size:
         raise InputError(f"batch.classes is {batch.classes} for {world_size} processes: at least one each is needed")
-    return ClassBatchSampler(
-        images.labels, batch.classes, batch.images_per_class, batch.small_classes, recipe.seed, rank, world_size
-    )
+    try:
+        return ClassBatchSampler(
+            images.labels, batch.classes, batch.images_per_class, batch.small_classes, recipe.seed, rank, world_size
+        )
+    except InputError as error:  # a recipe has its own names
+        raise InputError(str(error).replace("classes_per_batch", "batch.classes")) from error
 
 
 @dataclass(frozen=True)
