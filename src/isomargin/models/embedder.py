@@ -178,13 +178,11 @@ class Embedder(nn.Module):
         learning_rate: float,
         head_factor: float = 1.0,
         weight_decay: float = 0.0,
-        decay_norms: bool = True,
     ) -> list[dict[str, Any]]:
         """Group the parameters for an optimiser: "backbone", and "head" at `head_factor` times its learning rate.
 
         The head is pooling, LayerNorm and linear layer. What is frozen for good is in no group, a backbone frozen for
-        its warm-up is. `decay_norms=False` takes biases and norms' weights out of the weight decay, into groups of
-        their own. Empty groups are left out.
+        its warm-up is. Empty groups are left out.
 
         >>> model = make_model({"backbone": "small_conv"})
         >>> [(group["name"], group["lr"]) for group in model.parameter_groups(1e-5, head_factor=2)]
@@ -198,14 +196,12 @@ class Embedder(nn.Module):
             part, _, inner = name.partition(".")
             if parameter.requires_grad or (part == "backbone" and inner in self._warming):
                 parts["backbone" if part == "backbone" else "head"].append(parameter)
-        groups = []
-        for part, parameters in parts.items():
-            common = {"lr": rate * (factor if part == "head" else 1)}
-            decayed = [each for each in parameters if decay_norms or each.ndim > 1]
-            others = [each for each in parameters if not decay_norms and each.ndim <= 1]
-            groups.append({"name": part, "params": decayed, **common, "weight_decay": decay})
-            groups.append({"name": f"{part} without decay", "params": others, **common, "weight_decay": 0.0})
-        return [group for group in groups if group["params"]]
+        rates = {"backbone": rate, "head": rate * factor}
+        return [
+            {"name": part, "params": parameters, "lr": rates[part], "weight_decay": decay}
+            for part, parameters in parts.items()
+            if parameters
+        ]
 
     def _pooled(self, images: Tensor) -> Tensor:
         """(n, channels, height, width), or (n, features) of vectors, to (n, features)."""

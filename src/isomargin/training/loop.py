@@ -24,7 +24,7 @@ from torch import Tensor
 
 from isomargin import checks
 from isomargin.data.feeding import training_batches
-from isomargin.losses._base import MetricLoss
+from isomargin.losses import MetricLoss
 from isomargin.losses.gather import gather
 from isomargin.measure.evaluation import Evaluation
 from isomargin.models.embedder import Embedder

@@ -18,7 +18,7 @@ from isomargin.data.registry import load_data
 from isomargin.data.sampler import ClassBatchSampler
 from isomargin.errors import InputError
 from isomargin.labels import as_labels
-from isomargin.losses._base import MetricLoss
+from isomargin.losses import MetricLoss
 from isomargin.losses.registry import loss_settings, make_loss
 from isomargin.measure.evaluate import check_labels
 from isomargin.models.embedder import Embedder, make_model

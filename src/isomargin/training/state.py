@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from isomargin.errors import AstrayError, InputError
-from isomargin.losses._base import MetricLoss
+from isomargin.losses import MetricLoss
 from isomargin.models.embedder import Embedder
 from isomargin.training.checkpoint import load_checkpoint, save_checkpoint
 from isomargin.training.recipe import Recipe, load_recipe
