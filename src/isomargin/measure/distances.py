@@ -12,6 +12,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+FARTHEST = 2.0  # of unit vectors
+
+
+def admitting(ascending: NDArray[Any], count: int) -> float:
+    """Give the threshold midway between two distances that admits at most so many, equal ones together.
+
+    >>> admitting(np.array([0.1, 0.3, 0.3]), 2), admitting(np.array([0.1, 0.3]), 2), admitting(np.array([0.0, 0.1]), 0)
+    (0.2, 2.0, -inf)
+    """
+    if count >= len(ascending):
+        return FARTHEST
+    refused = float(ascending[count])
+    admitted = int(np.searchsorted(ascending, refused, side="left"))
+    if admitted == 0:
+        return refused / 2 if refused > 0 else -np.inf
+    nearest = float(ascending[admitted - 1])
+    middle = (nearest + refused) / 2
+    return middle if middle < refused else nearest
 
 
 @dataclass(frozen=True)
@@ -71,6 +89,21 @@ class ListedDistances:
     def pooled_distance_at(self, count: int) -> float:
         """Smallest distance within which there are so many pairs."""
         return float(self.pooled[min(max(count, 1), len(self.pooled)) - 1])
+
+    def class_distance_admitting(self, counts: NDArray[np.int64]) -> Floats:
+        """(classes,) the threshold that admits as many pairs of a class as it can, but no more than so many.
+
+        It lies midway between two distances of the class; -inf where even a distance of 0 would admit too many.
+
+        >>> listed = ListedDistances(np.array([0.1, 0.3, 0.3, 0.2]), np.array([0, 3, 4]), appearances=1)
+        >>> listed.class_distance_admitting(np.array([2, 1]))
+        array([0.2, 2. ])
+        """
+        return np.array([admitting(self.of_class(i), int(counts[i])) for i in range(len(self.totals))])
+
+    def pooled_distance_admitting(self, count: int) -> float:
+        """Give the threshold that admits as many pairs as it can, but no more than so many; -inf where none does."""
+        return admitting(self.pooled, count)
 
 
 @dataclass(frozen=True)
@@ -180,6 +213,27 @@ class BinnedDistances:
     def pooled_distance_at(self, count: int) -> float:
         """Smallest distance within which there are so many pairs."""
         return float(self.invert(np.array([min(max(count, 1), self.pooled_total) - 0.5]))[0])
+
+    def class_distance_admitting(self, counts: NDArray[np.int64]) -> Floats:
+        """(classes,) the bin's end that admits as many pairs of a class as it can, but no more than so many.
+
+        -inf where the first bin already holds too many: nothing is known of what lies within it.
+        """
+        from isomargin.measure.kernels import bins_reaching
+
+        found = np.full(len(self.counts), FARTHEST)
+        some = np.flatnonzero(self.totals > counts)
+        bins, below = np.empty(len(some), np.int64), np.empty(len(some), np.int64)
+        bins_reaching(self.counts[some], np.asarray(counts, np.int64)[some] + 1, bins, below)
+        found[some] = np.where(bins > 0, self.edges[bins], -np.inf)
+        return found
+
+    def pooled_distance_admitting(self, count: int) -> float:
+        """Give the bin's end that admits as many pairs as it can, but no more than so many; -inf where none does."""
+        if count >= self.pooled_total:
+            return FARTHEST
+        edge = int(np.searchsorted(self.pooled_cumulative, count, side="right")) - 1
+        return float(self.edges[edge]) if edge > 0 else -np.inf
 
 
 ClassDistances = ListedDistances | BinnedDistances
