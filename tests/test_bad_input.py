@@ -402,7 +402,7 @@ def test_other_json_is_refused(tmp_path, content):
 
 def test_another_version_is_refused_by_its_number(tmp_path, saved):
     values = json.loads(saved)
-    for version in (2, 0, "1", None):
+    for version in (1, 0, "2", None):
         text = json.dumps({**values, "version": version})
         assert f"format version {version!r}" in refused_to_load(tmp_path / "evaluation.json", text)
 

@@ -12,16 +12,36 @@ from rich.text import Text
 from isomargin.measure.serial import null_for_nan
 
 if TYPE_CHECKING:
+    from isomargin.measure.comparison import Comparison
     from isomargin.measure.evaluation import Evaluation
+    from isomargin.measure.uncertainty import Interval
+    from isomargin.thresholds.transfer import Transfer
 
 PIPED = 88  # columns; a pipe has no width of its own
+SCORES = {
+    "opis": "OPIS",
+    "debiased_opis": "OPIS without the images' noise",
+    "epsilon_opis": "epsilon-OPIS",
+    "relative_opis": "OPIS / squared mean disutility",
+    "mean_utility": "mean utility",
+    "eer": "equal error rate",
+    "frr": "FRR at the target FAR",
+    "r_precision": "R-precision",
+    "map_at_r": "MAP@R",
+}
+"""Names of scores as they are printed, where they differ."""
 LONGEST = 100  # characters of a name that are looked at: many may share one column
 
 
-def print_evaluation(evaluation: "Evaluation", worst: int = 10, worst_by: str = "mean_utility") -> None:
+def print_evaluation(
+    evaluation: "Evaluation",
+    worst: int = 10,
+    worst_by: str = "mean_utility",
+    intervals: "Mapping[str, Interval] | None" = None,
+) -> None:
     """Print the scores and the worst classes on standard output."""
     console = make_console()
-    console.print(scores_table(evaluation))
+    console.print(scores_table(evaluation, intervals or {}))
     if worst > 0:
         console.print()
         console.print(classes_table(evaluation, worst, worst_by))
@@ -67,13 +87,27 @@ def comparison_table(evaluations: Mapping[str, "Evaluation"]) -> RenderableType:
     return Group(Text(data, style="bold"), table, Text(below, style="dim"))
 
 
-def scores_table(evaluation: "Evaluation") -> RenderableType:
-    """Give the scores by what they are about."""
+def scores_table(evaluation: "Evaluation", intervals: "Mapping[str, Interval]") -> RenderableType:
+    """Give the scores by what they are about, with the intervals of those that have one."""
+
+    def bounds(name: str, form: str) -> str:
+        found = intervals.get(name)
+        return f"  ({found.low:{form}} to {found.high:{form}})" if found else ""
+
+    def opis_without_noise() -> str:
+        value = evaluation.debiased_opis
+        return "unknown" if np.isnan(value) else f"{value:.4g}" + bounds("debiased_opis", ".4g")
+
     settings, target = evaluation.settings, evaluation.target
     low, high = evaluation.calibration_range
     far_spread, frr_spread = evaluation.far_threshold_spread, evaluation.frr_threshold_spread
-    recall = [(f"recall@{k}", f"{value:.2%}") for k, value in evaluation.recall_at_k.items()]
-    ranks = [("R-precision", evaluation.r_precision), ("MAP@R", evaluation.map_at_r)]
+    recall = [
+        (f"recall@{k}", f"{value:.2%}" + bounds(f"recall@{k}", ".2%")) for k, value in evaluation.recall_at_k.items()
+    ]
+    ranks = [
+        ("R-precision", evaluation.r_precision, bounds("r_precision", ".2%")),
+        ("MAP@R", evaluation.map_at_r, bounds("map_at_r", ".2%")),
+    ]
     parts = {
         "data": [
             ("images, classes", f"{evaluation.images:,} in {evaluation.class_count:,}"),
@@ -81,24 +115,29 @@ def scores_table(evaluation: "Evaluation") -> RenderableType:
             ("negative pairs", f"{evaluation.negative_pairs:,}" + sampled(evaluation)),
         ],
         "threshold consistency (lower is better)": [
-            ("OPIS", f"{evaluation.opis:.4g}"),
-            (f"{100 * settings.epsilon:g}%-OPIS", f"{evaluation.epsilon_opis:.4g}"),
-            ("OPIS / squared mean disutility", f"{evaluation.relative_opis:.4g}"),
+            ("OPIS", f"{evaluation.opis:.4g}" + bounds("opis", ".4g")),
+            ("OPIS without the images' noise", opis_without_noise()),
+            (f"{100 * settings.epsilon:g}%-OPIS", f"{evaluation.epsilon_opis:.4g}" + bounds("epsilon_opis", ".4g")),
+            ("OPIS / squared mean disutility", f"{evaluation.relative_opis:.4g}" + bounds("relative_opis", ".4g")),
             (f"deviation of class thresholds at FAR {settings.target_far:g}", spread(far_spread)),
             (f"deviation of class thresholds at FRR {settings.target_frr:g}", spread(frr_spread)),
         ],
         "calibration range": [
             ("distance", f"{low:.4f} to {high:.4f}"),
-            ("mean utility", f"{evaluation.mean_utility:.4f}"),
+            ("mean utility", f"{evaluation.mean_utility:.4f}" + bounds("mean_utility", ".4f")),
         ],
         "verification": [
             (f"threshold at FAR {settings.target_far:g}", as_threshold(target.distance)),
-            ("FRR there", f"{target.frr:.2%}"),
-            ("equal error rate", f"{evaluation.eer:.2%}"),
+            ("FAR there", f"{target.far:.2%}" + bounds("far", ".2%")),
+            ("FRR there", f"{target.frr:.2%}" + bounds("frr", ".2%")),
+            ("equal error rate", f"{evaluation.eer:.2%}" + bounds("eer", ".2%")),
             ("ROC AUC", f"{evaluation.auc:.4f}"),
         ],
-        "retrieval": recall + [(name, f"{value:.2%}") for name, value in ranks if not np.isnan(value)],
+        "retrieval": recall + [(name, f"{value:.2%}" + at) for name, value, at in ranks if not np.isnan(value)],
     }
+    if intervals:
+        confidence = next(iter(intervals.values())).confidence
+        parts[f"in brackets: {confidence:.0%} intervals, had other classes of the same kind been measured"] = []
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column()
     table.add_column(justify="right")
@@ -161,12 +200,60 @@ def printable(name: str) -> str:
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in name) if name.strip() else repr(name)
 
 
-def as_values(evaluation: "Evaluation", worst: int = 10, worst_by: str = "mean_utility") -> dict[str, Any]:
-    """Give the scores, the settings and the worst classes as JSON values."""
+def transfer_table(transfer: "Transfer") -> RenderableType:
+    """Give what one threshold does on several sets."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("set", max_width=28)
+    for header in ("classes", "FAR", "FRR", "accuracy", "FAR of 1 in 20", "FRR of 1 in 20", "own threshold"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for row in transfer.rows:
+        rates = (f"{each:.2%}" for each in (row.far, row.frr, row.accuracy, row.worst_class_far, row.worst_class_frr))
+        own = "none" if np.isnan(row.own_distance) else f"{row.own_distance:.4f}"
+        name = Text(printable(row.name[:LONGEST]), no_wrap=True, overflow="ellipsis")
+        table.add_row(name, f"{row.classes:,}", *rates, own)
+    below = Text(
+        "accuracy: positive and negative pairs weigh the same. of 1 in 20: what a twentieth of the classes exceed. "
+        "own threshold: where the set has the calibration set's FAR",
+        style="dim",
+    )
+    return Group(Text(f"one threshold for all: {as_threshold(transfer.distance)}", style="bold"), table, below)
+
+
+def differences_table(comparison: "Comparison", name: str) -> RenderableType:
+    """Give a model's scores beside the first model's, and how they differ."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    for header in (comparison.first, name, "difference", f"{comparison.confidence:.0%} interval", "p"):
+        table.add_column(Text(printable(header[:LONGEST])), justify="right")
+    for row in comparison.others[name]:
+        percent = row.change is None and row.score != "relative_opis" and "opis" not in row.score
+        shown = [f"{each:.2%}" if percent else f"{each:.4g}" for each in (row.first, row.other)]
+        of = row.change or row.difference
+        if row.change is not None:
+            cells = [f"{of.value:+.0%}", f"{of.low:+.0%} to {of.high:+.0%}"]
+        elif percent:
+            cells = [f"{100 * of.value:+.2f} points", f"{100 * of.low:+.2f} to {100 * of.high:+.2f}"]
+        else:
+            cells = [f"{of.value:+.2g}", f"{of.low:+.2g} to {of.high:+.2g}"]
+        style = None if row.certain else "dim"
+        table.add_row(SCORES.get(row.score, row.score), *shown, *cells, f"{row.p_value:.2g}", style=style)
+    title = f"{comparison.classes:,} classes; the classes drawn anew for both models alike"
+    return Group(Text(title, style="bold"), table)
+
+
+def as_values(
+    evaluation: "Evaluation",
+    worst: int = 10,
+    worst_by: str = "mean_utility",
+    intervals: "Mapping[str, Interval] | None" = None,
+) -> dict[str, Any]:
+    """Give the scores, the settings and the worst classes as JSON values, and the intervals where there are any."""
     records = evaluation.worst_classes(worst, worst_by).to_dict("records")
     plain = [{name: as_plain(value) for name, value in row.items()} for row in records]
+    known = {} if intervals is None else {"intervals": {name: asdict(each) for name, each in intervals.items()}}
     return {
         "scores": evaluation.scores(),
+        **known,
         "settings": asdict(evaluation.settings),
         "method": evaluation.method,
         "notes": list(evaluation.notes),

@@ -3,28 +3,76 @@
 import json
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from isomargin.errors import InputError
 
 if TYPE_CHECKING:
     from isomargin.measure.evaluation import Evaluation
+    from isomargin.measure.uncertainty import Interval
     from isomargin.training.recipe import Recipe
 
 
-def show(evaluation: "Evaluation", worst: int, worst_by: str, as_json: bool) -> None:
+Labels = Annotated[Path | None, typer.Option(help="A file of labels: .npy, or .txt with one a line.")]
+EmbeddingsKey = Annotated[str, typer.Option(help="Name of the embeddings in the file.")]
+LabelsKey = Annotated[str, typer.Option(help="Name of the labels in the file.")]
+
+
+def open_measured(path: Path, labels: Path | None, embeddings_key: str, labels_key: str) -> "Evaluation":
+    """Give the evaluation of a run's folder, of a saved evaluation, or of embeddings, which are measured first."""
+    from isomargin.embeddings import EmbeddingSet
+    from isomargin.measure.evaluate import evaluate
+    from isomargin.measure.evaluation import Evaluation
+    from isomargin.training.run import RunFolder
+
+    if path.is_dir():
+        if not RunFolder(path).evaluation.is_file():
+            raise InputError(f"{path} is a folder without an evaluation.json: give a finished run, or a file")
+        path = RunFolder(path).evaluation
+    if path.suffix == ".json":
+        if labels is not None:
+            raise InputError(f"{path} is an evaluation, which has its labels: leave --labels out")
+        return Evaluation.load(path)
+    embeddings = EmbeddingSet.load(path, labels=labels, embeddings_key=embeddings_key, labels_key=labels_key)
+    evaluation = without_warnings(evaluate, embeddings.vectors, embeddings.labels)
+    for note in evaluation.notes:
+        print(f"note: {path}: {note}", file=sys.stderr)
+    return evaluation
+
+
+def source_files(path: Path, labels: Path | None) -> list[Path]:
+    """Give the files that `open_measured` reads."""
+    from isomargin.formats import labels_beside
+    from isomargin.training.run import RunFolder
+
+    if path.is_dir():
+        return [RunFolder(path).evaluation]
+    if labels is None and path.suffix == ".npy":
+        labels = labels_beside(path)
+    return [path] if labels is None else [path, labels]
+
+
+def show(
+    evaluation: "Evaluation",
+    worst: int,
+    worst_by: str,
+    as_json: bool,
+    intervals: "Mapping[str, Interval] | None" = None,
+) -> None:
     """Print for people or for machines; notes go to standard error."""
     from isomargin.tables import as_values, print_evaluation
 
     for note in evaluation.notes:
         print(f"note: {note}", file=sys.stderr)
     if as_json:
-        print(json.dumps(as_values(evaluation, worst, worst_by), allow_nan=False, indent=1))
+        print(json.dumps(as_values(evaluation, worst, worst_by, intervals), allow_nan=False, indent=1))
     else:
-        print_evaluation(evaluation, worst, worst_by)
+        print_evaluation(evaluation, worst, worst_by, intervals)
 
 
 def without_warnings(function: Any, *arguments: Any, **options: Any) -> "Evaluation":

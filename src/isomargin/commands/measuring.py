@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from isomargin.commands.common import check_writable, show, without_warnings, writing
+from isomargin.commands.common import (
+    EmbeddingsKey,
+    Labels,
+    LabelsKey,
+    check_writable,
+    show,
+    without_warnings,
+    writing,
+)
 from isomargin.errors import InputError
 
 if TYPE_CHECKING:
@@ -14,9 +22,9 @@ if TYPE_CHECKING:
 
 def evaluate(
     file: Annotated[Path, typer.Argument(help="Embeddings: .npz, .npy, .parquet, .pt or .safetensors.")],
-    labels: Annotated[Path | None, typer.Option(help="A file of labels: .npy, or .txt with one a line.")] = None,
-    embeddings_key: Annotated[str, typer.Option(help="Name of the embeddings in the file.")] = "embeddings",
-    labels_key: Annotated[str, typer.Option(help="Name of the labels in the file.")] = "labels",
+    labels: Labels = None,
+    embeddings_key: EmbeddingsKey = "embeddings",
+    labels_key: LabelsKey = "labels",
     far: Annotated[
         tuple[float, float],
         typer.Option(metavar="LOW HIGH", help="False accept rates at the ends of the calibration range."),
@@ -50,6 +58,11 @@ def evaluate(
     worst_by: Annotated[
         str, typer.Option(help="Worst by mean_utility, opis_contribution, far, frr, eer.")
     ] = "mean_utility",
+    intervals: Annotated[
+        bool, typer.Option("--intervals", help="Within what bounds the scores may be believed: bootstrap over classes.")
+    ] = False,
+    draws: Annotated[int, typer.Option(help="Bootstrap draws.")] = 1000,
+    confidence: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Measure threshold consistency, verification and retrieval of embeddings.
@@ -94,7 +107,8 @@ def evaluate(
     if per_class is not None:
         with writing(per_class):
             save_table(evaluation, per_class)
-    show(evaluation, worst, worst_by, as_json)
+    bounds = evaluation.intervals(draws=draws, confidence=confidence) if intervals else None
+    show(evaluation, worst, worst_by, as_json, bounds)
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from isomargin.errors import InputError
 from isomargin.measure.answers import answer, pairs_at_far
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.exact import ExactPass, fits
+from isomargin.measure.image_noise import measure_image_noise
 from isomargin.measure.inputs import ClassSortedVectors, sort_by_class
 from isomargin.measure.pairs import PassResult, count_pairs
 from isomargin.measure.sampling import REPEATED, repeated_share, sample_pairs, sampled_pairs
@@ -156,7 +157,9 @@ def run(
         method = "binned"
         counts, ranks = count(data, settings, threads, progress)
         answers = answer(counts, settings)
-    return Evaluation(settings, data.names, data.sizes, counts, ranks, answers, method, (*data.notes, *reason))
+    noise = measure_image_noise(data, counts.negatives)
+    notes = (*data.notes, *reason)
+    return Evaluation(settings, data.names, data.sizes, counts, ranks, answers, method, noise, notes)
 
 
 def check_labels(labels: Any, far: tuple[float, float]) -> None:

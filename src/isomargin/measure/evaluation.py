@@ -22,11 +22,14 @@ from isomargin.measure.answers import Answers, answer
 from isomargin.measure.counts import PairCounts, RankCounts
 from isomargin.measure.curves import Curves, make_curves, share
 from isomargin.measure.distances import BinnedDistances, Floats
+from isomargin.measure.image_noise import ImageNoise, debiased_opis
 from isomargin.measure.serial import null_for_nan
 from isomargin.measure.settings import Settings
 
 if TYPE_CHECKING:
     import pandas
+
+    from isomargin.measure.uncertainty import Interval
 
 WORST_IS_LEAST = {"mean_utility": True, "opis_contribution": False, "far": False, "frr": False, "eer": False}
 CONCERNS_ANSWERS = ("far", "frr", "grid", "target_far", "target_frr")  # and distances
@@ -76,6 +79,8 @@ class Evaluation:
     """What the pairs say for these settings."""
     method: Literal["exact", "binned"]
     """Whether the answers are exact or interpolated within bins."""
+    image_noise: ImageNoise | None
+    """How far the classes' rates are noise of their few images; None where too few classes have four images."""
     notes: tuple[str, ...] = ()
     """What the user should know about the input and the method."""
 
@@ -123,6 +128,14 @@ class Evaluation:
     def opis(self) -> float:
         """Operating-Point-Inconsistency-Score: variance over classes of the utility curves; see `consistency.opis`."""
         return consistency.opis(self.curves.utility, self.curves.mean_utility)
+
+    @cached_property
+    def debiased_opis(self) -> float:
+        """OPIS of the classes of at least four images, without what their images' noise adds; `image_noise` has more.
+
+        The one to quote where classes are small or their sizes differ; OPIS is the paper's. NaN where unknown.
+        """
+        return debiased_opis(self)
 
     @cached_property
     def epsilon_opis(self) -> float:
@@ -301,6 +314,20 @@ class Evaluation:
         table = self.per_class.dropna(subset=[by])
         return table.sort_values(by, ascending=WORST_IS_LEAST[by], kind="stable").head(number)
 
+    # ----- how far to trust it
+
+    def intervals(self, draws: int = 1000, confidence: float = 0.95, seed: int = 0) -> "dict[str, Interval]":
+        """Give every score within the bounds that other classes of the same kind would keep it; `uncertainty` says how.
+
+        >>> import isomargin as im
+        >>> embeddings = np.random.default_rng(0).normal(size=(60, 8)) + 3 * np.eye(8)[np.arange(60) % 6]
+        >>> print(im.evaluate(embeddings, np.arange(60) % 6).intervals()["recall@1"])
+        0.8667 (0.8 to 0.9667)
+        """
+        from isomargin.measure.uncertainty import intervals
+
+        return intervals(self, draws, confidence, seed)
+
     # ----- asking again
 
     def with_settings(self, **changes: Any) -> "Evaluation":
@@ -352,6 +379,7 @@ class Evaluation:
             "positive_pairs": self.positive_pairs,
             "negative_pairs": self.negative_pairs,
             "opis": self.opis,
+            "debiased_opis": self.debiased_opis,
             "epsilon_opis": self.epsilon_opis,
             "relative_opis": self.relative_opis,
             "mean_utility": self.mean_utility,

@@ -314,3 +314,30 @@ def bins_reaching(
             b += 1
         found[i] = b
         below[i] = total
+
+
+@njit(nogil=True, cache=True)
+def count_levels(
+    similarities: NDArray[Any],  # (rows, columns)
+    levels: NDArray[Any],  # (levels,) descending
+    row_class: NDArray[np.int64],  # (rows,)
+    column_class: NDArray[np.int64],  # (columns,)
+    counts: NDArray[np.int64],  # (rows, levels) out
+) -> None:
+    """For each row, how many columns of another class are at least as similar as each level."""
+    number = levels.size
+    for row in range(similarities.shape[0]):
+        for column in range(similarities.shape[1]):
+            similarity = similarities[row, column]
+            if similarity < levels[number - 1] or row_class[row] == column_class[column]:
+                continue
+            low, high = 0, number - 1
+            while low < high:
+                middle = (low + high) // 2
+                if similarity >= levels[middle]:
+                    high = middle
+                else:
+                    low = middle + 1
+            counts[row, low] += 1
+        for level in range(1, number):
+            counts[row, level] += counts[row, level - 1]

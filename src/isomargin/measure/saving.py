@@ -10,11 +10,12 @@ from isomargin.measure.answers import Answers, answer
 from isomargin.measure.counts import PairCounts, RankCounts
 from isomargin.measure.distances import BinnedDistances, ClassDistances, ListedDistances
 from isomargin.measure.evaluation import Evaluation
+from isomargin.measure.image_noise import ImageNoise
 from isomargin.measure.serial import nan_for_null, null_for_nan, pack_array, unpack_array
 from isomargin.measure.settings import Settings
 
 FORMAT = "isomargin evaluation"
-VERSION = 1
+VERSION = 2
 
 
 def as_json_values(evaluation: Evaluation) -> dict[str, Any]:
@@ -38,6 +39,7 @@ def as_json_values(evaluation: Evaluation) -> dict[str, Any]:
         "negatives": pack_distances(evaluation.counts.negatives),
         # Interpolated answers follow from the counts; exact ones do not.
         "answers": pack_answers(evaluation.answers) if evaluation.method == "exact" else None,
+        "image_noise": None if evaluation.image_noise is None else pack_fields(evaluation.image_noise),
     }
 
 
@@ -61,6 +63,9 @@ def from_json_values(values: dict[str, Any]) -> Evaluation:
         ranks=RankCounts(**{**ranks, "k": tuple(ranks["k"])}),
         answers=answer(counts, settings) if values["answers"] is None else unpack_answers(values["answers"]),
         method=values["method"],
+        image_noise=None
+        if values["image_noise"] is None
+        else ImageNoise(**{name: unpack_array(each) for name, each in values["image_noise"].items()}),
         notes=tuple(values["notes"]),
     )
     if not fits_together(evaluation):
@@ -84,9 +89,23 @@ def fits_together(evaluation: Evaluation) -> bool:
         and answers.positives_within.shape == answers.negatives_within.shape == classes + grid
         and ranks.hits.shape == (*classes, len(ranks.k))
     )
+    noise_fits = evaluation.image_noise is None or fits_classes(evaluation.image_noise, len(evaluation.sizes))
     appearances_fit = positives.appearances == 1 and negatives.appearances in (1, 2)
     kinds_fit = evaluation.names.dtype.kind in "iuU" and evaluation.method in ("exact", "binned")
-    return shapes_fit and appearances_fit and kinds_fit
+    return shapes_fit and noise_fits and appearances_fit and kinds_fit
+
+
+def fits_classes(noise: ImageNoise, classes: int) -> bool:
+    """Whether the noise read from a file is that of so many classes."""
+    shape = (len(noise.classes), len(noise.distances))
+    arrays = (noise.sensitivity, noise.false_accepts, noise.covariance)
+    known = noise.classes.ndim == 1 and 2 <= len(noise.classes) <= classes and int(noise.classes.max()) < classes
+    return known and len(noise.distances) >= 2 and all(each.shape == shape for each in arrays)
+
+
+def pack_fields(noise: ImageNoise) -> dict[str, Any]:
+    """Give the noise's arrays as JSON values."""
+    return {each.name: pack_array(getattr(noise, each.name)) for each in fields(ImageNoise)}
 
 
 def pack_distances(distances: ClassDistances) -> dict[str, Any]:

@@ -1,0 +1,234 @@
+"""Two or more models on the same classes: how their scores differ, and whether that could be chance.
+
+The classes are drawn anew for all models at once, so that what is hard about a class counts for all of them alike:
+differences are far more certain than the scores themselves.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from isomargin.errors import InputError
+from isomargin.measure.distances import Floats
+from isomargin.measure.evaluation import Evaluation
+from isomargin.measure.resampling import Resampler, draw_weights, leave_out_weights
+from isomargin.measure.settings import Settings
+from isomargin.measure.uncertainty import Interval, bca_p_value, check_draws, interval, score_values
+
+if TYPE_CHECKING:
+    import pandas
+
+RELATIVE = ("opis", "debiased_opis", "epsilon_opis", "relative_opis")  # of which one says "31% lower"
+LOWER_IS_BETTER = (*RELATIVE, "eer", "frr")
+MUST_AGREE = ("far", "frr", "distances", "grid", "epsilon", "c", "utility", "mean_curve", "epsilon_form", "target_far")
+SHOWN = 3  # classes named in a complaint
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How one score of a model differs from the first model's."""
+
+    score: str
+    """Name of the score; ``frr`` is the FRR at the model's own threshold for the target FAR."""
+    first: float
+    """The first model's."""
+    other: float
+    """This model's."""
+    difference: Interval
+    """This model's less the first one's."""
+    change: Interval | None
+    """The same as a share of the first one's, of OPIS and its kin; None elsewhere, and where the first one's is 0."""
+    p_value: float
+    """Two-sided, of no difference."""
+
+    @property
+    def certain(self) -> bool:
+        """Whether the interval of the difference leaves zero out."""
+        return self.difference.low > 0 or self.difference.high < 0
+
+    @property
+    def better(self) -> bool:
+        """Whether the difference, certain or not, is to this model's advantage."""
+        return (self.difference.value < 0) == (self.score in LOWER_IS_BETTER) and self.difference.value != 0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Models on the same classes; made by ``compare``."""
+
+    first: str
+    """Name of the model that the others are held against."""
+    others: Mapping[str, tuple[Difference, ...]]
+    """By name, the differences of each other model."""
+    confidence: float
+    """Of the intervals."""
+    classes: int
+    """Number of classes."""
+    notes: tuple[str, ...] = ()
+    """What the user should know."""
+
+    def sentence(self, name: str) -> str:
+        """Say in one sentence how a model's OPIS and recall@1 differ from the first one's."""
+        rows = {each.score: each for each in self.others[name]}
+        parts = [self._phrase(f"{name}'s OPIS", rows["opis"])]
+        recall = next((score for score in rows if score.startswith("recall@")), None)
+        if recall is not None:
+            parts.append(self._phrase(recall, rows[recall]))
+        return "; ".join(parts)
+
+    def _phrase(self, subject: str, row: Difference) -> str:
+        if not row.certain:
+            return f"{subject} is not distinguishable"
+        direction = "lower" if row.difference.value < 0 else "higher"
+        of, form = (row.change, ".0%") if row.change else (row.difference, ".2%")
+        value, low, high = (abs(each) for each in (of.value, of.low, of.high))
+        amounts = [format(each, form) for each in (value, min(low, high), max(low, high))]
+        if not row.change:
+            amounts = [f"{100 * each:.2f}" for each in (value, min(low, high), max(low, high))]
+            amounts[0] += " points"
+        return f"{subject} is {amounts[0]} {direction}, {self.confidence:.0%} interval {amounts[1]} to {amounts[2]}"
+
+    def as_values(self) -> dict[str, Any]:
+        """Give the differences and the sentences as JSON values."""
+        models = {
+            name: {"sentence": self.sentence(name), "differences": [asdict(row) for row in rows]}
+            for name, rows in self.others.items()
+        }
+        return {"first": self.first, "classes": self.classes, "models": models, "notes": list(self.notes)}
+
+    @property
+    def table(self) -> "pandas.DataFrame":
+        """One row a model and score."""
+        import pandas
+
+        return pandas.DataFrame(
+            {
+                "model": name,
+                "score": row.score,
+                self.first: row.first,
+                "value": row.other,
+                "difference": row.difference.value,
+                "low": row.difference.low,
+                "high": row.difference.high,
+                "change": row.change.value if row.change else np.nan,
+                "change_low": row.change.low if row.change else np.nan,
+                "change_high": row.change.high if row.change else np.nan,
+                "p_value": row.p_value,
+            }
+            for name, rows in self.others.items()
+            for row in rows
+        )
+
+
+def compare(
+    evaluations: Mapping[str, Evaluation], draws: int = 1000, confidence: float = 0.95, seed: int = 0
+) -> Comparison:
+    """Hold the scores of models against the first one's, by paired bootstrap over their classes.
+
+    Args:
+        evaluations: by the models' names, at least two, of the same classes with the same settings.
+        draws: how often the classes are drawn anew.
+        confidence: of the intervals.
+        seed: of the draws.
+
+    >>> import isomargin as im
+    >>> generator = np.random.default_rng(0)
+    >>> labels = np.repeat(np.arange(40), 8)
+    >>> centres, noise = generator.normal(size=(40, 16))[labels], generator.normal(size=(320, 16))
+    >>> rough, fine = (im.evaluate(centres + spread * noise, labels) for spread in (0.9, 0.5))
+    >>> im.compare({"rough": rough, "fine": fine}).sentence("fine")
+    "fine's OPIS is ... lower, 95% interval ...; recall@1 is ... points higher, 95% interval ..."
+    """
+    check_comparable(evaluations)
+    (first_name, first), *others = evaluations.items()
+    check_draws(first, draws, confidence)
+    weights = draw_weights(first.class_count, draws, seed), leave_out_weights(first.class_count)
+    start = Scores(first, *weights)
+    return Comparison(
+        first=first_name,
+        others={name: differences(start, Scores(other, *weights), confidence) for name, other in others},
+        confidence=confidence,
+        classes=first.class_count,
+        notes=tuple(notes_on_sizes(evaluations)),
+    )
+
+
+class Scores:
+    """One model's scores: as measured, for the drawn classes, and with some classes left out."""
+
+    def __init__(self, evaluation: Evaluation, drawn: Floats, left_out: Floats) -> None:
+        resampler = Resampler(evaluation)
+        self.values = score_values(evaluation) | {"frr": evaluation.target.frr}
+        self.drawn, self.left_out = (self._scores(resampler, evaluation, each) for each in (drawn, left_out))
+        whole = self._scores(resampler, evaluation, np.ones((1, evaluation.class_count)))
+        # What interpolating between distances has changed, it has changed in the draws too.
+        for scores in (self.drawn, self.left_out):
+            for name in scores:
+                scores[name] = scores[name] - whole[name] + self.values.get(name, 0.0)
+
+    @staticmethod
+    def _scores(resampler: Resampler, evaluation: Evaluation, weights: Floats) -> dict[str, Floats]:
+        return resampler.scores(weights) | {"frr": resampler.rates_at(evaluation.target.distance, weights)[1]}
+
+
+def differences(first: Scores, other: Scores, confidence: float) -> tuple[Difference, ...]:
+    """Give the difference of every score that both models have."""
+    rows = []
+    for name in first.values:
+        if name not in other.values or name not in first.drawn or name not in other.drawn:
+            continue
+        a, b = first.values[name], other.values[name]
+        drawn, left_out = other.drawn[name] - first.drawn[name], other.left_out[name] - first.left_out[name]
+        change = None
+        if name in RELATIVE and a > 0 and first.drawn[name].min() > 0 and first.left_out[name].min() > 0:
+            ratios = [other_scores[name] / scores[name] - 1 for scores, other_scores in
+                      ((first.drawn, other.drawn), (first.left_out, other.left_out))]  # fmt: skip
+            change = interval(b / a - 1, ratios[0], ratios[1], confidence)
+        p_value = bca_p_value(b - a, drawn, left_out) if np.ptp(drawn) > 0 else float(b == a)
+        rows.append(Difference(name, a, b, interval(b - a, drawn, left_out, confidence), change, p_value))
+    return tuple(rows)
+
+
+def check_comparable(evaluations: Mapping[str, Evaluation]) -> None:
+    """Refuse models that were not measured on the same classes in the same way."""
+    if len(evaluations) < 2:
+        raise InputError(f"{len(evaluations)} evaluations were given: comparing needs at least two")
+    (first_name, first), *others = evaluations.items()
+    for name, other in others:
+        check_same_classes(first_name, first, name, other)
+        for field in fields(Settings):
+            here, there = getattr(first.settings, field.name), getattr(other.settings, field.name)
+            if field.name in MUST_AGREE and here != there:
+                raise InputError(
+                    f"{first_name} was evaluated with {field.name} {here} and {name} with {there}: "
+                    "scores can only be compared that were measured alike, so evaluate both with the same settings"
+                )
+
+
+def check_same_classes(first_name: str, first: Evaluation, name: str, other: Evaluation) -> None:
+    """Refuse models that were measured on different classes."""
+    here, there = set(first.names.tolist()), set(other.names.tolist())
+    if here == there:
+        return
+    parts = []
+    for which, missing in ((first_name, there - here), (name, here - there)):
+        if missing:
+            some = ", ".join(str(each) for each in sorted(missing, key=str)[:SHOWN])
+            more = f" and {len(missing) - SHOWN:,} more" if len(missing) > SHOWN else ""
+            parts.append(f"{which} lacks {some}{more}")
+    raise InputError(
+        f"{first_name} and {name} were not measured on the same classes ({'; '.join(parts)}): "
+        "a paired comparison needs the same test classes for every model"
+    )
+
+
+def notes_on_sizes(evaluations: Mapping[str, Evaluation]) -> list[str]:
+    """Say so where models were measured on other numbers of images."""
+    (first_name, first), *others = evaluations.items()
+    notes = []
+    for name, other in others:
+        if changed := int((first.sizes != other.sizes).sum()):
+            notes.append(f"{changed:,} classes have other numbers of images in {name} than in {first_name}")
+    return notes
