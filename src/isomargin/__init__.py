@@ -14,11 +14,17 @@ if TYPE_CHECKING:
     from isomargin.data.registry import load_data
     from isomargin.embeddings import EmbeddingSet
     from isomargin.errors import InputError
+    from isomargin.measure.comparison import compare
     from isomargin.measure.consistency import epsilon_opis, opis
     from isomargin.measure.evaluate import evaluate
     from isomargin.measure.evaluation import Evaluation
     from isomargin.measure.settings import Settings
     from isomargin.models.embedder import make_model
+    from isomargin.thresholds.calibrate import calibrate
+    from isomargin.thresholds.card import ThresholdCard, make_card
+    from isomargin.thresholds.choose import choose_threshold
+    from isomargin.thresholds.conformal import promise_threshold
+    from isomargin.thresholds.transfer import transfer_threshold
     from isomargin.training.loop import train
     from isomargin.training.recipe import load_recipe
     from isomargin.training.run import open_run
@@ -30,21 +36,35 @@ __all__ = [
     "Evaluation",
     "InputError",
     "Settings",
+    "ThresholdCard",
+    "calibrate",
+    "choose_threshold",
+    "compare",
     "epsilon_opis",
     "evaluate",
     "load_data",
     "load_glyphs",
     "load_recipe",
     "losses",
+    "make_card",
     "make_model",
     "open_run",
     "opis",
+    "promise_threshold",
     "theory",
     "train",
+    "transfer_threshold",
 ]
 
 # Where each public name lives. They are imported when first used, so that `import isomargin` is quick.
 _HOMES = {
+    "transfer_threshold": "isomargin.thresholds.transfer",
+    "promise_threshold": "isomargin.thresholds.conformal",
+    "make_card": "isomargin.thresholds.card",
+    "compare": "isomargin.measure.comparison",
+    "choose_threshold": "isomargin.thresholds.choose",
+    "calibrate": "isomargin.thresholds.calibrate",
+    "ThresholdCard": "isomargin.thresholds.card",
     "EmbeddingSet": "isomargin.embeddings",
     "Evaluation": "isomargin.measure.evaluation",
     "InputError": "isomargin.errors",

@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from isomargin import __version__
-from isomargin.commands import measuring, training
+from isomargin.commands import measuring, thresholds, training
 from isomargin.errors import InputError
 
 app = typer.Typer(
@@ -70,5 +70,14 @@ def options(
     """Options before the command."""
 
 
-for command in (measuring.evaluate, training.demo, training.train, training.tune, training.embed):
+for command in (
+    measuring.evaluate,
+    thresholds.threshold,
+    thresholds.transfer,
+    thresholds.compare,
+    training.demo,
+    training.train,
+    training.tune,
+    training.embed,
+):
     app.command()(command)

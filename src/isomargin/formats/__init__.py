@@ -19,7 +19,7 @@ from isomargin.formats._label_files import labels_beside, read_labels
 from isomargin.formats._table import read_parquet, write_parquet
 from isomargin.formats._tensors import read_pt, read_safetensors, write_pt, write_safetensors
 
-__all__ = ["Vectors", "read_format", "read_labels", "write_format"]
+__all__ = ["Vectors", "labels_beside", "read_format", "read_labels", "write_format"]
 
 
 def read_format(path: Path, embeddings_key: str, labels_key: str, labels: Path | None) -> tuple[Any, Any]:

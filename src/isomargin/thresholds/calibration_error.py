@@ -1,0 +1,343 @@
+"""How far probabilities of a match are from the shares of matches: ECE, MCE and adaptive ECE, pooled and per class.
+
+Works on an Evaluation's counts and any map from similarity to probability; fitting such a map is `calibrate.py`'s work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isomargin import checks
+from isomargin.errors import InputError
+from isomargin.measure.consistency import QUANTILES
+from isomargin.measure.counts import PairCounts
+from isomargin.measure.distances import BinnedDistances, ClassDistances, Floats, ListedDistances
+
+if TYPE_CHECKING:
+    from isomargin.measure.evaluation import Evaluation
+    from isomargin.thresholds.calibrate import Calibration
+
+LISTED = 1 << 17  # a list of more pairs than this is grouped
+FINE_BINS = 1 << 12  # into so many bins of similarity
+CHUNK = 1 << 22  # pairs, or counters, looked at together
+
+Probability = Callable[[Any], Any]  # of similarities
+Weighted = tuple[Floats, Floats]  # (points,) probabilities and weights
+
+
+# ----- the counts as points of similarity
+
+
+@dataclass(frozen=True)
+class Points:
+    """Pairs of one kind as points of similarity, with the number of pairs that each group of classes has there."""
+
+    similarity: Floats
+    """(points,)."""
+    weight: Floats
+    """(groups, points) pairs of the group's classes; a negative pair counts for both its classes."""
+    appearances: int
+    """In how many classes each pair appears."""
+
+
+def as_similarity(distances: NDArray[Any]) -> Floats:
+    """Cosine similarity of unit vectors so far apart: s = 1 - d²/2."""
+    return np.asarray(1.0 - np.square(distances, dtype=np.float64) / 2)
+
+
+def bin_similarity(distances: BinnedDistances) -> Floats:
+    """(bins,) similarity at the middle of each bin of distance."""
+    return as_similarity((distances.edges[1:] + distances.edges[:-1]) / 2)
+
+
+def gather_points(distances: ClassDistances, group_of: NDArray[np.int64], groups: int) -> Points:
+    """Add up the pairs of each group of classes.
+
+    Lists of up to 131,072 pairs keep every pair. Longer ones are grouped into 4,096 bins of similarity, each at the
+    mean similarity of its pairs: a bin is at most 5e-4 wide, and the mean of sigmoid(a s + b) over its pairs differs
+    from the value at their mean by at most a²/(20 · 4,096²), below 5e-6 for slopes a of up to 40. Binned counts stay
+    in their bins, each at its middle, with an error of the same kind. A pair nearer than a bin's width to the edge of
+    a bin of probability may count on either side of it.
+
+    Args:
+        distances: pairs of one kind.
+        group_of: (classes,) the group of each class.
+        groups: number of groups.
+
+    >>> listed = ListedDistances(np.array([0.0, 1.0, 2.0]), np.array([0, 2, 3]), appearances=1)
+    >>> points = gather_points(listed, np.array([1, 0]), 2)
+    >>> points.similarity.tolist(), points.weight.tolist()
+    ([1.0, 0.5, -1.0], [[0.0, 0.0, 1.0], [1.0, 1.0, 0.0]])
+    """
+    if isinstance(distances, BinnedDistances):
+        weight = np.zeros((groups, distances.counts.shape[1]))
+        step = max(1, CHUNK // distances.counts.shape[1])
+        for group in range(groups):
+            members = np.flatnonzero(group_of == group)
+            for first in range(0, len(members), step):
+                weight[group] += distances.counts[members[first : first + step]].sum(axis=0, dtype=np.int64)
+        return Points(bin_similarity(distances), weight, distances.appearances)
+    pair_group = np.repeat(group_of.astype(np.int32), distances.totals)
+    if len(pair_group) <= LISTED:
+        one_hot = (pair_group == np.arange(groups)[:, None]).astype(np.float64)
+        return Points(as_similarity(distances.distances), one_hot, distances.appearances)
+    return group_list(distances, pair_group, groups)
+
+
+def group_list(distances: ListedDistances, pair_group: NDArray[np.int32], groups: int) -> Points:
+    """Put a long list into fine bins of similarity, each at the mean of its pairs."""
+    low, high = (float(as_similarity(each)) for each in (distances.distances.max(), distances.distances.min()))
+    weight, sums = np.zeros(groups * FINE_BINS), np.zeros(FINE_BINS)
+    for first in range(0, len(pair_group), CHUNK):
+        similarity = as_similarity(distances.distances[first : first + CHUNK])
+        place = ((similarity - low) * (FINE_BINS / max(high - low, 1e-12))).astype(np.int64)
+        np.clip(place, 0, FINE_BINS - 1, out=place)
+        sums += np.bincount(place, weights=similarity, minlength=FINE_BINS)
+        place += pair_group[first : first + CHUNK] * np.int64(FINE_BINS)
+        weight += np.bincount(place, minlength=groups * FINE_BINS)
+    by_group = weight.reshape(groups, FINE_BINS)
+    pairs = by_group.sum(axis=0)
+    some = pairs > 0
+    return Points(sums[some] / pairs[some], by_group[:, some], distances.appearances)
+
+
+# ----- errors of one set of pairs
+
+
+def errors_of(positives: Weighted, negatives: Weighted, prior: float, bins: int) -> tuple[float, float, float]:
+    """(ECE, MCE, adaptive ECE) of pairs of these probabilities and weights, positives together weighing the prior.
+
+    A match at 0.9 weighs 1/2, others at 0.9 and 0.2 weigh 1/4 each: of what is at 0.9, 2/3 match.
+
+    >>> matches, others = (np.array([0.9]), np.ones(1)), (np.array([0.9, 0.2]), np.ones(2))
+    >>> [round(each, 4) for each in errors_of(matches, others, prior=0.5, bins=10)]
+    [0.225, 0.2333, 0.225]
+    """
+    positive_probability, positive_weight = positives
+    negative_probability, negative_weight = negatives
+    positive_mass = positive_weight * (prior / positive_weight.sum())
+    negative_mass = negative_weight * ((1 - prior) / negative_weight.sum())
+    probability = np.concatenate([positive_probability, negative_probability])
+    mass = np.concatenate([positive_mass, negative_mass])
+    excess = np.concatenate([positive_mass * (1 - positive_probability), -negative_mass * negative_probability])
+
+    place = np.searchsorted(np.linspace(0, 1, bins + 1)[1:-1], probability)  # bins open on the left, as Guo et al.
+    bin_mass = np.bincount(place, weights=mass, minlength=bins)
+    bin_excess = np.abs(np.bincount(place, weights=excess, minlength=bins))
+    some = bin_mass > 0
+
+    order = np.argsort(probability, kind="stable")  # of two sorted runs: a merge
+    ascending = probability[order]
+    last = np.append(ascending[1:] > ascending[:-1], True)  # pairs of equal probability are one point
+    mass_below = np.append(0.0, np.cumsum(mass[order])[last])
+    excess_below = np.append(0.0, np.cumsum(excess[order])[last])
+    at_levels = np.interp(np.linspace(0, mass_below[-1], bins + 1), mass_below, excess_below)
+    return (
+        float(bin_excess.sum()),
+        float((bin_excess[some] / bin_mass[some]).max()),
+        float(np.abs(np.diff(at_levels)).sum()),
+    )
+
+
+def group_errors(
+    positives: Points, negatives: Points, group: int, probability: Probability, prior: float, bins: int
+) -> tuple[float, float, float]:
+    """Errors of the pairs of one group of classes, pooled."""
+
+    def of(points: Points) -> Weighted:
+        some = points.weight[group] > 0
+        return np.asarray(probability(points.similarity[some])), points.weight[group][some]
+
+    return errors_of(of(positives), of(negatives), prior, bins)
+
+
+def class_errors(
+    counts: PairCounts, maps: Sequence[Probability], map_of: NDArray[np.int64], prior: float, bins: int
+) -> Floats:
+    """(3, classes) ECE, MCE and adaptive ECE of each class under its map; NaN without pairs of both kinds."""
+    found = np.full((3, len(map_of)), np.nan)
+    positives, negatives = (class_points(side, maps, map_of) for side in (counts.positives, counts.negatives))
+    for i in np.flatnonzero((counts.positives.totals > 0) & (counts.negatives.totals > 0)).tolist():
+        found[:, i] = errors_of(positives(i), negatives(i), prior, bins)
+    return found
+
+
+def class_points(
+    distances: ClassDistances, maps: Sequence[Probability], map_of: NDArray[np.int64]
+) -> Callable[[int], Weighted]:
+    """Give a function of a class: its pairs' probabilities under its map, and weights."""
+    if isinstance(distances, ListedDistances):
+        listed = distances
+
+        def of_list(which: int) -> Weighted:
+            probability = np.asarray(maps[map_of[which]](as_similarity(listed.of_class(which))))
+            return probability, np.ones(len(probability))
+
+        return of_list
+    counts, probabilities = distances.counts, [np.asarray(each(bin_similarity(distances))) for each in maps]
+
+    def of_bins(which: int) -> Weighted:
+        some = np.flatnonzero(counts[which])
+        return probabilities[map_of[which]][some], counts[which, some].astype(np.float64)
+
+    return of_bins
+
+
+# ----- errors of an evaluation
+
+
+@dataclass(frozen=True)
+class ErrorSummary:
+    """Calibration errors in a few numbers, as a card holds them."""
+
+    ece: float
+    """Expected calibration error of all pairs."""
+    mce: float
+    """Largest gap of a bin."""
+    adaptive_ece: float
+    """Expected calibration error in bins of equal mass."""
+    class_ece_mean: float
+    """Mean over classes of their own ECE."""
+    class_ece_quantiles: dict[float, float]
+    """Its quantiles over classes."""
+    class_ece_worst: float
+    """The largest ECE of a class."""
+    worst_class: str | int
+    """The class that has it."""
+    bins: int
+    """Bins of probability."""
+
+    def as_values(self) -> dict[str, Any]:
+        """Give JSON values."""
+        quantiles = {str(q): value for q, value in self.class_ece_quantiles.items()}
+        return asdict(self) | {"class_ece_quantiles": quantiles}
+
+    @classmethod
+    def from_values(cls, values: Any, name: str) -> ErrorSummary:
+        """Read back what ``as_values`` gave; anything else is refused."""
+        quantile_names = [str(q) for q in QUANTILES]
+        checked = named_values(values, name, list(cls.__dataclass_fields__))
+        quantiles = named_values(checked["class_ece_quantiles"], f"{name}'s class_ece_quantiles", quantile_names)
+        worst = checked["worst_class"]
+        if isinstance(worst, bool) or not isinstance(worst, str | int):
+            raise InputError(
+                f"{name}'s worst_class is {worst!r}: the name of a class is needed, text or a whole number"
+            )
+        numbers = ("ece", "mce", "adaptive_ece", "class_ece_mean", "class_ece_worst")
+        return cls(
+            **{each: zero_to_one(checked[each], f"{name}'s {each}") for each in numbers},
+            class_ece_quantiles={q: zero_to_one(quantiles[str(q)], f"{name}'s quantile {q}") for q in QUANTILES},
+            worst_class=worst,
+            bins=checks.whole(checked["bins"], f"{name}'s bins"),
+        )
+
+
+def named_values(values: Any, name: str, wanted: Sequence[str]) -> dict[str, Any]:
+    """Return a mapping that has these names and no others."""
+    if not isinstance(values, dict):
+        raise InputError(f"{name} is {values!r}: a mapping is needed, with {', '.join(wanted)}")
+    if set(values) != set(wanted):
+        found = ", ".join(sorted(map(str, values))) or "nothing"
+        raise InputError(f"{name} holds {found}: exactly {', '.join(wanted)} are needed")
+    return values
+
+
+def zero_to_one(value: Any, name: str) -> float:
+    """Return a number from 0 to 1; one above by no more than rounding counts as 1."""
+    if not 0 <= checks.number(value, name) <= 1 + 1e-9:
+        raise InputError(f"{name} is {value}: a number from 0 to 1 is needed")
+    return float(value)
+
+
+@dataclass(frozen=True, eq=False)
+class CalibrationErrors:
+    """How far probabilities are from shares of matches, pooled and for each class.
+
+    With the pairs in bins of probability, y being 1 for a match, and every pair weighing w (positives together the
+    prior, negatives together the rest): ECE is the sum over bins of |sum of w (y - p)|, and MCE the largest
+    |sum of w (y - p)| / sum of w of a bin with any weight. Bins are equally wide, or for the adaptive ECE of equal
+    mass, where pairs of equal probability are split in proportion, so that no order of pairs matters.
+    """
+
+    prior: float
+    """Share of matches that the pairs are weighted to."""
+    bins: int
+    """Bins of probability."""
+    ece: float
+    """Expected calibration error of all pairs, in bins of equal width."""
+    mce: float
+    """Largest gap of such a bin, however few pairs it holds."""
+    adaptive_ece: float
+    """Expected calibration error of all pairs, in bins of equal mass."""
+    names: NDArray[Any]
+    """(classes,) the evaluation's names."""
+    class_ece: Floats
+    """(classes,) each class's ECE, its own positives weighing the prior; NaN without pairs of both kinds."""
+    class_mce: Floats
+    """(classes,) each class's largest gap."""
+    class_adaptive_ece: Floats
+    """(classes,) each class's adaptive ECE, in bins of equal mass of its own."""
+
+    @property
+    def summary(self) -> ErrorSummary:
+        """The errors in a few numbers."""
+        quantiles = np.nanquantile(self.class_ece, QUANTILES)
+        worst = int(np.nanargmax(self.class_ece))
+        name = self.names[worst]
+        return ErrorSummary(
+            ece=self.ece,
+            mce=self.mce,
+            adaptive_ece=self.adaptive_ece,
+            class_ece_mean=float(np.nanmean(self.class_ece)),
+            class_ece_quantiles={q: float(value) for q, value in zip(QUANTILES, quantiles, strict=True)},
+            class_ece_worst=float(self.class_ece[worst]),
+            worst_class=name.item() if isinstance(name, np.generic) else name,
+            bins=self.bins,
+        )
+
+
+def calibration_errors(
+    evaluation: Evaluation, probability_of_similarity: Calibration, bins: int = 15
+) -> CalibrationErrors:
+    """Hold a calibration's probabilities against an evaluation's pairs, weighted to the calibration's prior.
+
+    On the evaluation that the calibration was fitted on the errors are too small; ``calibrate`` reports the errors on
+    classes left out. A class's ECE never vanishes: a class of ten positive pairs cannot fill fifteen bins evenly.
+
+    Args:
+        evaluation: the pairs, of any set.
+        probability_of_similarity: the calibration to judge.
+        bins: bins of probability.
+
+    >>> import isomargin as im
+    >>> from isomargin.thresholds.calibrate import calibrate
+    >>> rows = np.random.default_rng(0).normal(size=(120, 8)) + 2 * np.eye(8)[np.arange(120) % 6]
+    >>> evaluation = im.evaluate(rows, np.arange(120) % 6)
+    >>> errors = calibration_errors(evaluation, calibrate(evaluation, "platt"))
+    >>> errors.ece < 0.05, errors.class_ece.shape
+    (True, (6,))
+    """
+    bins, prior, counts = checks.whole(bins, "bins"), probability_of_similarity.prior, evaluation.counts
+    check_pairs(counts)
+    alone = np.zeros(evaluation.class_count, np.int64)
+    positives, negatives = gather_points(counts.positives, alone, 1), gather_points(counts.negatives, alone, 1)
+    pooled = group_errors(positives, negatives, 0, probability_of_similarity, prior, bins)
+    by_class = class_errors(counts, [probability_of_similarity], alone, prior, bins)
+    return CalibrationErrors(prior, bins, *pooled, evaluation.names, *by_class)
+
+
+def check_pairs(counts: PairCounts) -> None:
+    """Refuse counts without pairs of both kinds, pooled or in any one class."""
+    for kind, side in (("positive", counts.positives), ("negative", counts.negatives)):
+        if side.pooled_total == 0:
+            raise InputError(
+                f"the evaluation has no {kind} pairs: calibration needs pairs that match and pairs that do not, "
+                "so evaluate at least two classes, with two images or more in some"
+            )
+    if not np.any((counts.positives.totals > 0) & (counts.negatives.totals > 0)):
+        raise InputError("no class of the evaluation has both positive and negative pairs: evaluate all pairs")

@@ -1,0 +1,425 @@
+"""``ThresholdCard``: a threshold with all that someone needs who puts it into production, as one JSON file.
+
+The number in every convention, what it was measured on, what it does there, where it fails, and what was promised. A
+card's hash tells that it was changed by accident or by hand; it is no signature.
+"""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.text import Text
+
+from isomargin import __version__
+from isomargin.errors import InputError
+from isomargin.files import atomic_write, check_file, reading
+from isomargin.measure.evaluation import Evaluation
+from isomargin.measure.serial import null_for_nan
+from isomargin.tables import LONGEST, PIPED, printable
+from isomargin.thresholds.choose import QUANTILES, ThresholdChoice
+from isomargin.thresholds.conversions import ACCEPT_WHEN, conversions
+
+FORMAT = "isomargin threshold card"
+VERSION = 1
+SHOWN = 3  # classes of a summary; the card names more
+
+NUMBER = (int, float)
+PERHAPS_NUMBER = (int, float, NoneType)
+INTERVAL = {"value": NUMBER, "low": PERHAPS_NUMBER, "high": PERHAPS_NUMBER, "confidence": NUMBER}
+WORST_CLASS = {"name": (int, str), "images": int, "far": PERHAPS_NUMBER, "frr": PERHAPS_NUMBER}
+MEASURED: dict[str, Any] = {
+    "classes": int,
+    "images": int,
+    "positive_pairs": int,
+    "negative_pairs": int,
+    "pairs": str,
+    "far": INTERVAL,
+    "frr": INTERVAL,
+    "class_far_quantiles": dict.fromkeys(map(str, QUANTILES), PERHAPS_NUMBER),
+    "class_frr_quantiles": dict.fromkeys(map(str, QUANTILES), PERHAPS_NUMBER),
+    "share_over_target": PERHAPS_NUMBER,
+    "method": str,
+    "notes": [str],
+}
+PARTS: dict[str, Any] = {
+    "threshold": dict.fromkeys(ACCEPT_WHEN, NUMBER),
+    "accept_when": dict.fromkeys(ACCEPT_WHEN, str),
+    "target": str,
+    "measured": MEASURED,
+    "worst_classes": [WORST_CLASS],
+    "promise": (dict, NoneType),
+    "calibration": (dict, NoneType),
+    "source": [{"file": str, "sha256": str}],
+    "created": str,
+    "isomargin": str,
+}
+
+
+@dataclass(frozen=True)
+class ThresholdCard:
+    """A threshold, how to compare with it, and what is known about it. Made by ``make_card``.
+
+    All values are JSON's own, so that what is loaded equals what was saved. The threshold is a float64, but search
+    engines compare float32 values: they compute a similarity to about 1e-7 and a squared distance to about 1e-6, so
+    that pairs nearer to the threshold than that may fall on either side of it. A threshold between listed pairs lies
+    midway between two of them (for a FAR, two negative ones), so that it hardly ever matters whether an engine's
+    comparison is strict.
+
+    >>> import isomargin as im, numpy as np
+    >>> embeddings = np.random.default_rng(0).normal(size=(60, 8)) + 3 * np.eye(8)[np.arange(60) % 6]
+    >>> evaluation = im.evaluate(embeddings, np.arange(60) % 6)
+    >>> card = im.make_card(im.choose_threshold(evaluation, far=0.05), evaluation)
+    >>> {name: f"{card.accept_when[name]} {value:.3f}" for name, value in card.threshold.items()}["squared_l2"]
+    'at most 0.955'
+    """
+
+    threshold: dict[str, float]
+    """The number by the name of its convention: see ``conversions``."""
+    accept_when: dict[str, str]
+    """By the same names, whether a pair is accepted when its value is "at least" or "at most" the threshold."""
+    target: str
+    """What it was chosen for."""
+    measured: dict[str, Any]
+    """What it does on the set it was chosen on: sizes, rates with intervals, quantiles over classes, method, notes."""
+    worst_classes: list[dict[str, Any]]
+    """The classes where it fails: name, images, far, frr; the worst first."""
+    promise: dict[str, Any] | None
+    """What holds for classes never seen, and what must be assumed for it."""
+    calibration: dict[str, Any] | None
+    """How a similarity becomes the probability of a match."""
+    source: list[dict[str, str]] | None
+    """The files it was measured on: their names without folder, and SHA-256 of their bytes."""
+    created: str
+    """Date in UTC, as in 2025-12-31."""
+    isomargin: str
+    """Version that made it."""
+
+    @property
+    def distance(self) -> float:
+        """The threshold as an L2 distance of unit vectors."""
+        return self.threshold["l2"]
+
+    @property
+    def sha256(self) -> str:
+        """Hash of all else that the file holds."""
+        return digest(as_json_values(self))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write as JSON, whole or not at all.
+
+        >>> import isomargin as im, numpy as np, tempfile
+        >>> from isomargin.thresholds.choose import choose_threshold
+        >>> embeddings = np.random.default_rng(0).normal(size=(60, 8)) + 3 * np.eye(8)[np.arange(60) % 6]
+        >>> evaluation = im.evaluate(embeddings, np.arange(60) % 6)
+        >>> card = make_card(choose_threshold(evaluation, far=0.05), evaluation)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     card.save(f"{folder}/card.json")
+        ...     ThresholdCard.load(f"{folder}/card.json") == card
+        True
+        """
+        text = json.dumps(self.as_values(), allow_nan=False, indent=1)
+        with atomic_write(path) as temporary:
+            temporary.write_text(text + "\n", encoding="utf-8")
+
+    def as_values(self) -> dict[str, Any]:
+        """Give the card as JSON values, with its hash."""
+        return {**as_json_values(self), "sha256": self.sha256}
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> "ThresholdCard":
+        """Read a card that ``save`` wrote, and refuse one that was changed since."""
+        source = Path(path)
+        check_file(source)
+        with reading(source):
+            content = source.read_bytes()
+        try:
+            values = json.loads(content.decode("utf-8"), parse_constant=refuse_constant)
+            return from_json_values(values)
+        except InputError as error:
+            raise InputError(f"{source} {error}") from error
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{source} is not JSON, so no threshold card: it may be damaged or cut short") from error
+
+    def summary(self) -> str:
+        """Give what a person needs to know in about thirty lines of 88 columns, safe to print and to paste."""
+        return "\n".join(
+            [
+                *wrapped(f"Threshold for {self.target}", ""),
+                *threshold_lines(self),
+                "",
+                *measured_lines(self),
+                *class_lines(self.worst_classes),
+                *promise_lines(self.promise),
+                *calibration_lines(self.calibration),
+            ]
+        )
+
+
+def is_card(path: Path) -> bool:
+    """Whether a file says that it is a threshold card, of whatever version."""
+    if path.suffix != ".json" or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return FORMAT.encode() in file.read(200)
+
+
+def make_card(
+    choice: ThresholdChoice,
+    evaluation: Evaluation,
+    *,
+    source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+    promise: dict[str, Any] | None = None,
+    calibration: dict[str, Any] | None = None,
+) -> ThresholdCard:
+    """Make the card of a threshold.
+
+    Args:
+        choice: the threshold.
+        evaluation: what it was chosen on.
+        source: the file or files that were evaluated, such as embeddings and labels; their bytes are hashed.
+        promise: what holds for classes never seen, as JSON values.
+        calibration: from similarity to the probability of a match, as JSON values.
+
+    >>> import isomargin as im, numpy as np
+    >>> from isomargin.thresholds.choose import choose_threshold
+    >>> embeddings = np.random.default_rng(0).normal(size=(60, 8)) + 3 * np.eye(8)[np.arange(60) % 6]
+    >>> evaluation = im.evaluate(embeddings, np.arange(60) % 6)
+    >>> card = make_card(choose_threshold(evaluation, far=0.05), evaluation)
+    >>> round(card.distance, 3), round(card.threshold["cosine_similarity"], 3), card.measured["classes"]
+    (0.977, 0.523, 6)
+    """
+    files = [source] if isinstance(source, str | os.PathLike) else source
+    return ThresholdCard(
+        threshold=conversions(choice.distance),
+        accept_when=dict(ACCEPT_WHEN),
+        target=choice.target,
+        measured={
+            "classes": evaluation.class_count,
+            "images": evaluation.images,
+            "positive_pairs": evaluation.positive_pairs,
+            "negative_pairs": evaluation.negative_pairs,
+            "pairs": evaluation.settings.pairs,
+            "far": without_nan(asdict(choice.far_interval)) | {"value": choice.far},
+            "frr": without_nan(asdict(choice.frr_interval)) | {"value": choice.frr},
+            "class_far_quantiles": {str(q): value for q, value in choice.class_far_quantiles.items()},
+            "class_frr_quantiles": {str(q): value for q, value in choice.class_frr_quantiles.items()},
+            "share_over_target": choice.share_over_target,
+            "method": evaluation.method,
+            "notes": list(evaluation.notes),
+        },
+        worst_classes=[without_nan(asdict(each)) for each in choice.worst_classes],
+        promise=plain(promise, "promise"),
+        calibration=plain(calibration, "calibration"),
+        source=None if files is None else [file_record(Path(each)) for each in files],
+        created=datetime.now(UTC).date().isoformat(),
+        isomargin=__version__,
+    )
+
+
+def file_record(path: Path) -> dict[str, str]:
+    """Give a file's name and the hash of its bytes."""
+    check_file(path)
+    with reading(path), path.open("rb") as file:
+        return {"file": path.name, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def without_nan(values: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no NaN."""
+    return {name: null_for_nan(value) for name, value in values.items()}
+
+
+def plain(values: dict[str, Any] | None, name: str) -> dict[str, Any] | None:
+    """Make what others give what it will be after loading: lists for tuples, text for keys."""
+    if values is None:
+        return None
+    try:
+        made = json.loads(json.dumps(values, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} cannot be written as JSON ({error}): numbers, text, lists and dicts go") from error
+    if not isinstance(made, dict):
+        raise InputError(f"{name} is {values!r}: a dict is needed")
+    return made
+
+
+# ----- JSON values
+
+
+def as_json_values(card: ThresholdCard) -> dict[str, Any]:
+    """Give a card as JSON values, without its hash."""
+    return {"format": FORMAT, "version": VERSION, **{each.name: getattr(card, each.name) for each in fields(card)}}
+
+
+def digest(values: dict[str, Any]) -> str:
+    """SHA-256 of the values as JSON in one canonical form, whatever their order and the file's white space.
+
+    >>> digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
+    True
+    """
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def refuse_constant(name: str) -> None:
+    """Refuse the NaN and Infinity that Python reads but JSON has not."""
+    raise ValueError(f"{name} is no JSON")
+
+
+def from_json_values(values: Any) -> ThresholdCard:
+    """Read back what ``as_json_values`` gave, with its hash; errors are the rest of a sentence on the file."""
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        raise InputError("is JSON, but not a threshold card that isomargin wrote")
+    if values.get("version") != VERSION:
+        shown = printable(repr(values.get("version"))[:LONGEST])
+        raise InputError(
+            f"is a threshold card of version {shown}, and this isomargin reads version {VERSION}: make the card again"
+        )
+    parts = {**PARTS, "sha256": str}
+    if values.get("source", 0) is None:
+        parts["source"] = NoneType
+    if missing := list(misfits(values, parts)):
+        raise InputError(f"is a threshold card without a proper {', '.join(missing[:5])}: make the card again")
+    content = {name: value for name, value in values.items() if name != "sha256"}
+    if digest(content) != values["sha256"]:
+        raise InputError(
+            "was changed after it was written (its sha256 does not match what it says): take the original or make "
+            "the card again"
+        )
+    return ThresholdCard(**{each.name: values[each.name] for each in fields(ThresholdCard)})
+
+
+def misfits(values: Any, shape: Any, name: str = "") -> Iterator[str]:
+    """Name what is missing or of another kind than a shape asks for: a type or several, a dict of shapes, [a shape].
+
+    >>> list(misfits({"a": 1, "c": [{"d": "x"}, {}]}, {"a": str, "b": int, "c": [{"d": str}]}))
+    ['a', 'b', 'c[1].d']
+    """
+    if isinstance(shape, dict):
+        if not isinstance(values, dict):
+            yield name
+            return
+        for key, each in shape.items():
+            below = f"{name}.{key}" if name else key
+            if key in values:
+                yield from misfits(values[key], each, below)
+            else:
+                yield below
+    elif isinstance(shape, list):
+        if not isinstance(values, list):
+            yield name
+            return
+        for i, value in enumerate(values):
+            yield from misfits(value, shape[0], f"{name}[{i}]")
+    elif (
+        not isinstance(values, shape) or isinstance(values, bool) or (isinstance(values, float) and math.isinf(values))
+    ):
+        yield name
+
+
+# ----- the summary
+
+
+def wrapped(text: str, indent: str = "  ", mark: str = "") -> list[str]:
+    """Break a text that anyone may have written into lines, safe to print, the first behind a mark."""
+    width = PIPED - len(indent) - len(mark)
+    lines = [line.plain.rstrip() for line in Text(printable(text)).wrap(Console(), width)]
+    return [indent + (" " * len(mark) if i else mark) + line for i, line in enumerate(lines)]
+
+
+def percent(value: float | None) -> str:
+    """Give a share to three digits.
+
+    >>> percent(0.012345), percent(1e-6), percent(None)
+    ('1.23%', '0.0001%', '-')
+    """
+    return "-" if value is None else f"{100 * value:.3g}%"
+
+
+def cut(text: str, width: int) -> str:
+    """Make a text that anyone may have written safe to print, and so many columns wide.
+
+    >>> cut("cat\\n", 8), cut("hippopotamus", 5)
+    ('cat\\\\n   ', 'hipp…')
+    """
+    safe = printable(text[:LONGEST])
+    return set_cell_size(safe, width) if cell_len(safe) <= width else set_cell_size(safe, width - 1) + "…"
+
+
+def threshold_lines(card: ThresholdCard) -> list[str]:
+    """The number in every convention."""
+    lines = [
+        f"  {name:<17}  accept when {cut(card.accept_when[name], 8)}  {card.threshold[name]:.9f}"
+        for name in ACCEPT_WHEN
+    ]
+    return [
+        *lines,
+        *wrapped("Of unit vectors. Engines compute in float32: pairs within 1e-6 may go either way."),
+    ]
+
+
+def measured_lines(card: ThresholdCard) -> list[str]:
+    """What it was measured on, and what it does there."""
+    measured = card.measured
+    sampled = "sampled negative" if measured["pairs"] == "sampled" else "negative"
+    lines = wrapped(
+        f"Measured on {measured['images']:,} images in {measured['classes']:,} classes: {measured['positive_pairs']:,} "
+        f"positive and {measured['negative_pairs']:,} {sampled} pairs, {measured['method']}; "
+        f"{card.created}, isomargin {card.isomargin}",
+        "",
+    )
+    for each in card.source or []:
+        lines.append(f"  {cut(each['file'], 40)}  sha256 {cut(each['sha256'], 17)}")
+    for name in ("far", "frr"):
+        rate = measured[name]
+        interval = f"{percent(rate['low'])} to {percent(rate['high'])}"
+        lines.append(f"  {name.upper()} {percent(rate['value'])} ({percent(rate['confidence'])} interval {interval})")
+    lines.append("  quantiles over classes" + "".join(f"{percent(each):>10}" for each in QUANTILES))
+    for name in ("far", "frr"):
+        row = [measured[f"class_{name}_quantiles"][str(each)] for each in QUANTILES]
+        lines.append(f"    class {name.upper():<14}" + "".join(f"{percent(each):>10}" for each in row))
+    if measured["share_over_target"] is not None:
+        lines.append(f"  {percent(measured['share_over_target'])} of the classes exceed the target by themselves")
+    for note in measured["notes"]:
+        lines += wrapped(f"note: {note}")
+    return lines
+
+
+def class_lines(classes: list[dict[str, Any]]) -> list[str]:
+    """The classes where it fails."""
+    if not classes:
+        return []
+    rows = [
+        f"  {cut(str(each['name']), 40)}{each['images']:>10,}{percent(each['far']):>10}{percent(each['frr']):>10}"
+        for each in classes[:SHOWN]
+    ]
+    return [f"{'Where it fails most':<42}{'images':>10}{'FAR':>10}{'FRR':>10}", *rows]
+
+
+def promise_lines(promise: dict[str, Any] | None) -> list[str]:
+    """What was promised and assumed, in the words of who promised it."""
+    if promise is None:
+        return ["Nothing is promised for classes that were not measured."]
+    return ["Promise for classes never seen", *(line for each in promise.items() for line in entry_lines(*each))]
+
+
+def entry_lines(name: str, value: Any) -> list[str]:
+    """One entry of a promise: a number or a text on a line, a list as points below its name."""
+    title = name.replace("_", " ")
+    if isinstance(value, list):
+        return [*wrapped(f"{title}:"), *(line for each in value for line in wrapped(str(each), "    ", "- "))]
+    return wrapped(f"{title}: {f'{value:.6g}' if isinstance(value, float) else value}")
+
+
+def calibration_lines(calibration: dict[str, Any] | None) -> list[str]:
+    """That there is a calibration, and which."""
+    if calibration is None:
+        return []
+    return wrapped(f"From similarity to probability of a match: {calibration.get('method', 'in the card')}", "")

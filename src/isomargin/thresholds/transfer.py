@@ -1,0 +1,187 @@
+"""One threshold for all: calibrate on one set, apply the number to others, and see what becomes of its rates.
+
+It reports what happened on these sets; what can be promised for classes never seen is in `conformal.py`.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from isomargin import checks
+from isomargin.errors import InputError
+from isomargin.measure.answers import ROUNDING
+from isomargin.measure.distances import Floats
+from isomargin.measure.evaluation import Evaluation, OperatingPoint
+from isomargin.measure.serial import null_for_nan
+from isomargin.thresholds.card import ThresholdCard
+
+if TYPE_CHECKING:
+    import pandas
+
+CALIBRATION = "calibration"  # the name of its row
+WORST = 0.05  # share of the classes beyond the class rates that a row gives
+
+
+@dataclass(frozen=True)
+class TransferRow:
+    """What the threshold does on one set; differences are this set's value less the calibration set's."""
+
+    name: str
+    """The set's name, or "calibration"."""
+    classes: int
+    """Number of classes."""
+    images: int
+    """Number of embeddings."""
+    far: float
+    """Pooled false accept rate."""
+    frr: float
+    """Pooled false reject rate."""
+    accuracy: float
+    """Share of pairs decided rightly, positive and negative ones weighing the same: 1 - (FAR + FRR)/2."""
+    far_difference: float
+    """FAR less the calibration set's."""
+    frr_difference: float
+    """FRR less the calibration set's."""
+    accuracy_difference: float
+    """Accuracy less the calibration set's."""
+    worst_class_far: float
+    """The FAR that 5% of the classes exceed."""
+    worst_class_frr: float
+    """The FRR that 5% of the classes exceed, of those with two or more images."""
+    own_distance: float
+    """The largest threshold at which this set's FAR does not exceed the calibration set's; NaN if there is none."""
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What one threshold does on several sets."""
+
+    distance: float
+    """The threshold: pairs at most this far apart are accepted."""
+    rows: tuple[TransferRow, ...]
+    """A row for each set, the calibration set first."""
+
+    @property
+    def table(self) -> "pandas.DataFrame":
+        """The rows as a table, a column for each field."""
+        import pandas
+
+        return pandas.DataFrame([asdict(row) for row in self.rows])
+
+    def as_values(self) -> dict[str, Any]:
+        """Give the threshold and the rows as JSON values."""
+        rows = [{name: null_for_nan(value) for name, value in asdict(row).items()} for row in self.rows]
+        return {"distance": self.distance, "sets": rows}
+
+
+def transfer_threshold(distance: float, calibration: Evaluation, others: Mapping[str, Evaluation]) -> Transfer:
+    """Apply a threshold that was chosen on one set to others: the One-Threshold-for-All protocol.
+
+    Args:
+        distance: the threshold, from 0 to 2.
+        calibration: the set that it was chosen on.
+        others: the sets to apply it to, by name.
+
+    >>> import isomargin as im
+    >>> def drawn(spread):
+    ...     embeddings = np.eye(6)[np.arange(60) % 6] + spread * np.random.default_rng(0).normal(size=(60, 6))
+    ...     return im.evaluate(embeddings, np.arange(60) % 6)
+    >>> transfer = transfer_threshold(0.8, drawn(0.2), {"noisier": drawn(0.4)})
+    >>> transfer.table[["name", "frr", "frr_difference"]].round(3)
+              name    frr  frr_difference
+    0  calibration  0.089           0.000
+    1      noisier  0.644           0.556
+    """
+    distance = checks.distance(distance, "distance")
+    check_others(others)
+    check_evaluation(CALIBRATION, calibration)
+    reference = calibration.at(distance)
+    sets = {CALIBRATION: calibration, **others}
+    return Transfer(distance, tuple(make_row(name, each, reference) for name, each in sets.items()))
+
+
+def transfer_card(card: ThresholdCard, others: Mapping[str, Evaluation]) -> Transfer:
+    """Apply a card's threshold to sets, and hold them against what the card says it was measured on.
+
+    The first row is the card's: its own distance is the card's, and its class rates are the card's quantiles.
+    """
+    check_others(others)
+    measured = card.measured
+    far, frr = measured["far"]["value"], measured["frr"]["value"]
+    reference = OperatingPoint(card.distance, far, frr, np.array([]), np.array([]))
+    first = TransferRow(
+        name=CALIBRATION,
+        classes=measured["classes"],
+        images=measured["images"],
+        far=far,
+        frr=frr,
+        accuracy=accuracy(reference),
+        far_difference=0.0,
+        frr_difference=0.0,
+        accuracy_difference=0.0,
+        worst_class_far=measured["class_far_quantiles"][str(1 - WORST)],
+        worst_class_frr=measured["class_frr_quantiles"][str(1 - WORST)],
+        own_distance=card.distance,
+    )
+    return Transfer(card.distance, (first, *(make_row(name, each, reference) for name, each in others.items())))
+
+
+def make_row(name: str, evaluation: Evaluation, reference: OperatingPoint) -> TransferRow:
+    """Hold a set against the calibration set's rates at the same distance."""
+    point, negatives = evaluation.at(reference.distance), evaluation.counts.negatives
+    admitted = math.floor(reference.far * negatives.pooled_total + ROUNDING)
+    own = negatives.pooled_distance_admitting(admitted)
+    return TransferRow(
+        name=name,
+        classes=evaluation.class_count,
+        images=evaluation.images,
+        far=point.far,
+        frr=point.frr,
+        accuracy=accuracy(point),
+        far_difference=point.far - reference.far,
+        frr_difference=point.frr - reference.frr,
+        accuracy_difference=accuracy(point) - accuracy(reference),
+        worst_class_far=worst_class(point.class_far),
+        worst_class_frr=worst_class(point.class_frr),
+        own_distance=own if own >= 0 else math.nan,
+    )
+
+
+def accuracy(point: OperatingPoint) -> float:
+    """1 - (FAR + FRR)/2.
+
+    >>> accuracy(OperatingPoint(1.0, 0.25, 0.25, np.zeros(2), np.zeros(2)))
+    0.75
+    """
+    return 1 - (point.far + point.frr) / 2
+
+
+def worst_class(rates: Floats) -> float:
+    """The rate that 5% of the classes exceed, of those that have one.
+
+    >>> round(worst_class(np.append(np.linspace(0, 1, 101), np.nan)), 6)
+    0.95
+    """
+    return float(np.nanquantile(rates, 1 - WORST))
+
+
+def check_others(others: Mapping[str, Evaluation]) -> None:
+    """Refuse a protocol without another set."""
+    if not isinstance(others, Mapping):
+        raise InputError(f"others is of type {type(others).__name__}: evaluations by name are needed, in a dictionary")
+    if not others:
+        raise InputError("others is empty: at least one other set is needed to apply the threshold to")
+    if CALIBRATION in others:
+        raise InputError(f"others has a set named {CALIBRATION!r}: that is the calibration set's own, use another name")
+    for name, each in others.items():
+        check_evaluation(name, each)
+
+
+def check_evaluation(name: str, evaluation: Evaluation) -> None:
+    """Refuse what is no evaluation."""
+    if not isinstance(evaluation, Evaluation):
+        what = "what isomargin.evaluate gives is needed"
+        raise InputError(f"the set {name!r} is of type {type(evaluation).__name__}: {what}")
