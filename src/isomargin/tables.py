@@ -38,10 +38,11 @@ def print_evaluation(
     worst: int = 10,
     worst_by: str = "mean_utility",
     intervals: "Mapping[str, Interval] | None" = None,
+    drawn: str = "",
 ) -> None:
     """Print the scores and the worst classes on standard output."""
     console = make_console()
-    console.print(scores_table(evaluation, intervals or {}))
+    console.print(scores_table(evaluation, intervals or {}, drawn))
     if worst > 0:
         console.print()
         console.print(classes_table(evaluation, worst, worst_by))
@@ -87,7 +88,7 @@ def comparison_table(evaluations: Mapping[str, "Evaluation"]) -> RenderableType:
     return Group(Text(data, style="bold"), table, Text(below, style="dim"))
 
 
-def scores_table(evaluation: "Evaluation", intervals: "Mapping[str, Interval]") -> RenderableType:
+def scores_table(evaluation: "Evaluation", intervals: "Mapping[str, Interval]", drawn: str) -> RenderableType:
     """Give the scores by what they are about, with the intervals of those that have one."""
 
     def bounds(name: str, form: str) -> str:
@@ -135,9 +136,6 @@ def scores_table(evaluation: "Evaluation", intervals: "Mapping[str, Interval]") 
         ],
         "retrieval": recall + [(name, f"{value:.2%}" + at) for name, value, at in ranks if not np.isnan(value)],
     }
-    if intervals:
-        confidence = next(iter(intervals.values())).confidence
-        parts[f"in brackets: {confidence:.0%} intervals, had other classes of the same kind been measured"] = []
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column()
     table.add_column(justify="right")
@@ -145,7 +143,11 @@ def scores_table(evaluation: "Evaluation", intervals: "Mapping[str, Interval]") 
         table.add_row(Text(title, style="bold"))
         for name, value in rows:
             table.add_row(Text(f"  {name}"), Text(value))
-    return table
+    if not intervals:
+        return table
+    confidence = next(iter(intervals.values())).confidence
+    below = f"in brackets: {confidence:.0%} intervals, had {drawn} been measured"
+    return Group(table, Text(below, style="dim"))
 
 
 def sampled(evaluation: "Evaluation") -> str:
@@ -201,22 +203,24 @@ def printable(name: str) -> str:
 
 
 def transfer_table(transfer: "Transfer") -> RenderableType:
-    """Give what one threshold does on several sets."""
+    """Give what one threshold does on several sets, and how that differs from the calibration set."""
     table = Table(box=None, pad_edge=False)
     table.add_column("set", max_width=28)
-    for header in ("classes", "FAR", "FRR", "accuracy", "FAR of 1 in 20", "FRR of 1 in 20", "own threshold"):
+    for header in ("classes", "FAR", "FRR", "accuracy", "FAR *", "FRR *", "own"):
         table.add_column(header, justify="right", no_wrap=True)
-    for row in transfer.rows:
-        rates = (f"{each:.2%}" for each in (row.far, row.frr, row.accuracy, row.worst_class_far, row.worst_class_frr))
+    for place, row in enumerate(transfer.rows):
+        rates = (row.far, row.far_difference), (row.frr, row.frr_difference), (row.accuracy, row.accuracy_difference)
+        cells = [f"{rate:.2%}" + (f" ({100 * difference:+.2f})" if place else "") for rate, difference in rates]
+        worst = (f"{row.worst_class_far:.1%}", f"{row.worst_class_frr:.1%}")
         own = "none" if np.isnan(row.own_distance) else f"{row.own_distance:.4f}"
         name = Text(printable(row.name[:LONGEST]), no_wrap=True, overflow="ellipsis")
-        table.add_row(name, f"{row.classes:,}", *rates, own)
-    below = Text(
-        "accuracy: positive and negative pairs weigh the same. of 1 in 20: what a twentieth of the classes exceed. "
-        "own threshold: where the set has the calibration set's FAR",
-        style="dim",
+        table.add_row(name, f"{row.classes:,}", *cells, *worst, own)
+    below = (
+        "in brackets: points more than the calibration set's. accuracy: 1 - (FAR + FRR) / 2. *: what a twentieth of "
+        "the classes exceed. own: the threshold at which the set would have the calibration set's FAR"
     )
-    return Group(Text(f"one threshold for all: {as_threshold(transfer.distance)}", style="bold"), table, below)
+    title = f"one threshold for all: {as_threshold(transfer.distance)}"
+    return Group(Text(title, style="bold"), table, Text(below, style="dim"))
 
 
 def differences_table(comparison: "Comparison", name: str) -> RenderableType:
@@ -236,7 +240,13 @@ def differences_table(comparison: "Comparison", name: str) -> RenderableType:
         else:
             cells = [f"{of.value:+.2g}", f"{of.low:+.2g} to {of.high:+.2g}"]
         style = None if row.certain else "dim"
-        table.add_row(SCORES.get(row.score, row.score), *shown, *cells, f"{row.p_value:.2g}", style=style)
+        table.add_row(
+            SCORES.get(row.score, row.score),
+            *shown,
+            *cells,
+            "<0.001" if row.p_value < 0.0015 else f"{row.p_value:.2g}",
+            style=style,
+        )
     title = f"{comparison.classes:,} classes; the classes drawn anew for both models alike"
     return Group(Text(title, style="bold"), table)
 

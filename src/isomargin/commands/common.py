@@ -63,6 +63,7 @@ def show(
     worst_by: str,
     as_json: bool,
     intervals: "Mapping[str, Interval] | None" = None,
+    drawn: str = "",
 ) -> None:
     """Print for people or for machines; notes go to standard error."""
     from isomargin.tables import as_values, print_evaluation
@@ -72,7 +73,7 @@ def show(
     if as_json:
         print(json.dumps(as_values(evaluation, worst, worst_by, intervals), allow_nan=False, indent=1))
     else:
-        print_evaluation(evaluation, worst, worst_by, intervals)
+        print_evaluation(evaluation, worst, worst_by, intervals, drawn)
 
 
 def without_warnings(function: Any, *arguments: Any, **options: Any) -> "Evaluation":

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from isomargin import checks
 from isomargin.commands.common import (
     EmbeddingsKey,
     Labels,
@@ -61,6 +62,9 @@ def evaluate(
     intervals: Annotated[
         bool, typer.Option("--intervals", help="Within what bounds the scores may be believed: bootstrap over classes.")
     ] = False,
+    resample: Annotated[
+        str, typer.Option(help="What the intervals draw anew: classes, or the images within each class.")
+    ] = "classes",
     draws: Annotated[int, typer.Option(help="Bootstrap draws.")] = 1000,
     confidence: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
@@ -72,7 +76,9 @@ def evaluate(
     from isomargin.embeddings import EmbeddingSet
     from isomargin.measure.evaluate import evaluate as run
     from isomargin.measure.evaluation import check_worst_by
+    from isomargin.measure.image_resampling import image_intervals
 
+    checks.one_of(resample, "resample", ("classes", "images"))
     check_writable(output, ".json")
     check_writable(per_class, ".csv")
     check_worst_by(worst_by)
@@ -107,8 +113,12 @@ def evaluate(
     if per_class is not None:
         with writing(per_class):
             save_table(evaluation, per_class)
-    bounds = evaluation.intervals(draws=draws, confidence=confidence) if intervals else None
-    show(evaluation, worst, worst_by, as_json, bounds)
+    bounds = None
+    if intervals and resample == "classes":
+        bounds = evaluation.intervals(draws=draws, confidence=confidence)
+    elif intervals:
+        bounds = image_intervals(evaluation, embeddings.vectors, embeddings.labels, draws, confidence)
+    show(evaluation, worst, worst_by, as_json, bounds, f"other {resample} of the same kind")
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ from isomargin.errors import InputError
 from isomargin.measure.answers import answer, pairs_at_far
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.exact import ExactPass, fits
-from isomargin.measure.image_noise import measure_image_noise
+from isomargin.measure.image_noise import measure_image_noise, notes_on_noise
 from isomargin.measure.inputs import ClassSortedVectors, sort_by_class
 from isomargin.measure.pairs import PassResult, count_pairs
 from isomargin.measure.sampling import REPEATED, repeated_share, sample_pairs, sampled_pairs
@@ -159,7 +160,8 @@ def run(
         answers = answer(counts, settings)
     noise = measure_image_noise(data, counts.negatives)
     notes = (*data.notes, *reason)
-    return Evaluation(settings, data.names, data.sizes, counts, ranks, answers, method, noise, notes)
+    evaluation = Evaluation(settings, data.names, data.sizes, counts, ranks, answers, method, noise, notes)
+    return replace(evaluation, notes=(*notes, *notes_on_noise(evaluation)))
 
 
 def check_labels(labels: Any, far: tuple[float, float]) -> None:

@@ -5,6 +5,7 @@ it. Here the variance of each class's rates over other images of the same class 
 once at how its images differ; that of its utility follows by the delta method.
 """
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,8 @@ FEWEST = 4  # images that a class must have: two pairs without a common image
 MOST = 64  # images of a class that are looked at; their noise says what that of all of them is
 STRANGERS = 2048  # images that false accepts are counted against, in two halves
 LEAST_FAR, LARGEST_FAR, PER_DECADE = 1e-4, 0.5, 6
+NOISY = 0.5  # share of OPIS from which on the user should know that it is noise
+QUIET = 0.1  # share of noise that is small enough
 ROWS = 1024  # images whose similarities to the strangers are held at once
 
 
@@ -102,6 +105,24 @@ def noise_share(evaluation: "Evaluation", noise: ImageNoise) -> float:
     """Give the part of OPIS that is the images' noise; the mean curve takes one of as many parts as classes away."""
     mean = noise.of_utility(evaluation.curves.distances, evaluation).mean()
     return float(mean * (1 - 1 / len(noise.classes)))
+
+
+def notes_on_noise(evaluation: "Evaluation") -> tuple[str, ...]:
+    """Say so where classes have too few images for OPIS to mean much, with the number that would do."""
+    noise, small = evaluation.image_noise, int((evaluation.sizes < FEWEST).sum())
+    if noise is None or len(noise.classes) < 2:
+        return ()
+    part, left = noise_share(evaluation, noise), evaluation.debiased_opis
+    if part <= NOISY * (part + left):
+        return ()
+    images = float(np.median(evaluation.sizes[noise.classes]))
+    enough = "" if left <= 0 else f", or measure some {math.ceil(images * part / (QUIET * left)):,} images a class"
+    without = "all" if left <= 0 else f"{part / (part + left):.0%}"
+    aside = f"; {small:,} classes of fewer than {FEWEST} images cannot tell and are left out of it" if small else ""
+    return (
+        f"about {without} of OPIS is noise, because classes have few images (half of them at most {images:g}): quote "
+        f"OPIS without the images' noise, {left:.3g}{enough}{aside}",
+    )
 
 
 # ----- looking at the images

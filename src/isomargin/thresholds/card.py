@@ -404,18 +404,15 @@ def class_lines(classes: list[dict[str, Any]]) -> list[str]:
 
 
 def promise_lines(promise: dict[str, Any] | None) -> list[str]:
-    """What was promised and assumed, in the words of who promised it."""
+    """What was promised and what is assumed for it, in the words of who promised it."""
     if promise is None:
-        return ["Nothing is promised for classes that were not measured."]
-    return ["Promise for classes never seen", *(line for each in promise.items() for line in entry_lines(*each))]
-
-
-def entry_lines(name: str, value: Any) -> list[str]:
-    """One entry of a promise: a number or a text on a line, a list as points below its name."""
-    title = name.replace("_", " ")
-    if isinstance(value, list):
-        return [*wrapped(f"{title}:"), *(line for each in value for line in wrapped(str(each), "    ", "- "))]
-    return wrapped(f"{title}: {f'{value:.6g}' if isinstance(value, float) else value}")
+        return ["Nothing is promised for classes that were not measured: --unseen or --delta do."]
+    assumed = [line for each in promise.get("assumptions", []) for line in wrapped(str(each), "    ", "- ")]
+    return [
+        "For classes never seen",
+        *wrapped(str(promise.get("what", "see the card"))),
+        *(["  provided that", *assumed] if assumed else []),
+    ]
 
 
 def calibration_lines(calibration: dict[str, Any] | None) -> list[str]:

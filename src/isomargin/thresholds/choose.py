@@ -155,12 +155,12 @@ def choice_of_promise(
     >>> evaluation = im.evaluate(embeddings, np.arange(400) % 40)
     >>> promise = im.promise_threshold(evaluation, far=0.1, delta=0.05)
     >>> choice_of_promise(evaluation, promise).target
-    'the FAR of a class never seen exceeds 10% with probability at most 5%'
+    'FAR at most 10% in 95% of unseen classes'
     """
     point = evaluation.at(promise.distance)
     rates = point.class_far if promise.rate == "far" else point.class_frr
     intervals = rate_intervals(evaluation, promise.distance, draws, confidence, seed)
-    return describe(evaluation, point, promise.what, rates, share_over(rates, promise.target), intervals)
+    return describe(evaluation, point, promise.short, rates, share_over(rates, promise.target), intervals)
 
 
 def describe(

@@ -60,6 +60,17 @@ class Promise:
         return f"the {self.rate.upper()} of a class never seen {exceeds}"
 
     @property
+    def short(self) -> str:
+        """The same in a few words, as a card's title has it.
+
+        >>> Promise("far", 0.01, 0.05, 99, 0.8, 0.004, 0.1).short
+        'FAR at most 1% in 95% of unseen classes'
+        """
+        if self.delta is None:
+            return f"an expected {self.rate.upper()} of at most {percent(self.target)} in unseen classes"
+        return f"{self.rate.upper()} at most {percent(self.target)} in {percent(1 - self.delta)} of unseen classes"
+
+    @property
     def assumptions(self) -> tuple[str, ...]:
         """What the promise rests on, a sentence each.
 
