@@ -1,0 +1,250 @@
+"""The commands threshold, transfer and compare, and intervals: what they print, write and refuse."""
+
+import json
+
+import numpy as np
+import pytest
+
+import isomargin as im
+
+CLASSES, IMAGES, WIDTH = 40, 8, 16
+
+
+def drawn(seed=0, spread=1.0, classes=CLASSES):
+    generator = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(classes), IMAGES)
+    widths = np.linspace(0.3, 1.2, classes)[labels, None]
+    vectors = generator.normal(size=(classes, WIDTH))[labels] + spread * widths * generator.normal(
+        size=(len(labels), WIDTH)
+    )
+    return vectors.astype(np.float32), labels
+
+
+@pytest.fixture
+def embeddings(tmp_path):
+    """Write embeddings under a name, and give the path."""
+
+    def write(name, **options):
+        vectors, labels = drawn(**options)
+        np.savez(tmp_path / name, embeddings=vectors, labels=labels)
+        return tmp_path / name
+
+    return write
+
+
+# ----- threshold
+
+
+def test_threshold_prints_what_it_writes(run, embeddings, tmp_path):
+    code, out, _ = run("threshold", embeddings("a.npz"), "--far", "0.02", "--output", tmp_path / "card.json")
+    card = im.ThresholdCard.load(tmp_path / "card.json")
+    assert code == 0
+    assert out.strip() == card.summary() == (tmp_path / "card.txt").read_text().strip()
+    assert card.distance == im.choose_threshold(im.evaluate(*drawn()), far=0.02).distance
+    assert card.source[0]["file"] == "a.npz"
+
+
+def test_without_a_target_the_threshold_is_that_of_one_false_accept_in_a_hundred(run, embeddings):
+    file = embeddings("a.npz")
+    _, plain, _ = run("threshold", file, "--json")
+    _, asked, _ = run("threshold", file, "--far", "0.01", "--json")
+    assert json.loads(plain)["threshold"] == json.loads(asked)["threshold"]
+
+
+@pytest.mark.parametrize(
+    ("options", "choose"),
+    [
+        (["--frr", "0.1"], {"frr": 0.1}),
+        (["--best-utility"], {"utility": "best"}),
+        (["--cost", "10", "1", "0.2"], {"cost": (10.0, 1.0, 0.2)}),
+        (["--distance", "0.9"], {"distance": 0.9}),
+        (["--cosine", "0.595"], {"distance": 0.9}),
+    ],
+    ids=str,
+)
+def test_every_target_has_its_option(run, embeddings, options, choose):
+    _, out, _ = run("threshold", embeddings("a.npz"), *options, "--json")
+    expected = im.choose_threshold(im.evaluate(*drawn()), **choose)
+    assert json.loads(out)["threshold"]["l2"] == pytest.approx(expected.distance, abs=1e-12)
+    assert json.loads(out)["measured"]["far"]["value"] == pytest.approx(expected.far)
+
+
+@pytest.mark.parametrize(("options", "delta"), [(["--unseen"], None), (["--delta", "0.1"], 0.1)], ids=str)
+def test_a_promise_brings_its_own_threshold_and_stands_on_the_card(run, embeddings, options, delta):
+    _, out, _ = run("threshold", embeddings("a.npz"), "--far", "0.1", *options, "--json")
+    promise = im.promise_threshold(im.evaluate(*drawn()), far=0.1, delta=delta)
+    card = json.loads(out)
+    assert card["threshold"]["l2"] == pytest.approx(promise.distance)
+    assert card["promise"]["what"] == promise.what
+    assert card["target"] == promise.short
+
+
+def test_a_calibration_is_saved_with_the_card(run, embeddings, tmp_path):
+    from isomargin.thresholds.calibrate import Calibration
+
+    run("threshold", embeddings("a.npz"), "--calibrate", "platt", "--prior", "0.2", "--output", tmp_path / "card.json")
+    loaded = Calibration.from_values(im.ThresholdCard.load(tmp_path / "card.json").calibration)
+    similarities = np.linspace(-1, 1, 9)
+    expected = im.calibrate(im.evaluate(*drawn()), "platt", prior=0.2)
+    np.testing.assert_allclose(loaded(similarities), expected(similarities), atol=1e-9)
+
+
+def test_a_saved_evaluation_gives_the_same_card_as_the_embeddings(run, embeddings, tmp_path):
+    file = embeddings("a.npz")
+    im.evaluate(*drawn()).save(tmp_path / "evaluation.json")
+    _, one, _ = run("threshold", file, "--json")
+    _, other, _ = run("threshold", tmp_path / "evaluation.json", "--json")
+    _, folder, _ = run("threshold", tmp_path, "--json")  # as a run's folder has it
+    assert json.loads(one)["measured"] == json.loads(other)["measured"] == json.loads(folder)["measured"]
+
+
+def test_labels_in_a_file_of_their_own_are_hashed_too(run, tmp_path):
+    vectors, labels = drawn()
+    np.save(tmp_path / "x.npy", vectors)
+    np.save(tmp_path / "x.labels.npy", labels)
+    _, out, _ = run("threshold", tmp_path / "x.npy", "--json")
+    assert [each["file"] for each in json.loads(out)["source"]] == ["x.npy", "x.labels.npy"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--far", "1.5"], "above 0 and below 1"),
+        (["--far", "0"], "above 0 and below 1"),
+        (["--frr", "-0.1"], "above 0 and below 1"),
+        (["--far", "1e-9"], "the smallest"),
+        (["--far", "0.1", "--frr", "0.1"], "--far and --frr were given"),
+        (["--best-utility", "--cosine", "0.5"], "--best-utility and --cosine"),
+        (["--cosine", "2"], "cosine similarity from -1 to 1"),
+        (["--distance", "3"], "from 0 to 2"),
+        (["--best-utility", "--unseen"], "give --far or --frr"),
+        (["--far", "0.001", "--unseen"], "classes"),
+        (["--far", "0.1", "--delta", "0.001"], "classes"),
+        (["--far", "0.1", "--delta", "2"], "delta is 2"),
+        (["--calibrate", "magic"], "'platt'"),
+        (["--prior", "0.5"], "--prior belongs to --calibrate"),
+        (["--draws", "3"], "draws is 3"),
+        (["--confidence", "1"], "confidence is 1"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused_and_nothing_is_written(run, embeddings, tmp_path, options, sentence):
+    code, out, err = run("threshold", embeddings("a.npz"), *options, "--output", tmp_path / "card.json")
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert err.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz"]
+
+
+# ----- transfer
+
+
+def test_transfer_holds_other_sets_against_the_calibration_set(run, embeddings, tmp_path):
+    one, other = embeddings("one.npz"), embeddings("other.npz", seed=1, spread=1.5)
+    _, out, _ = run("transfer", one, other, "--far", "0.02", "--json", "--output", tmp_path / "sets.csv")
+    sets = {row["name"]: row for row in json.loads(out)["sets"]}
+    calibration = im.evaluate(*drawn())
+    expected = im.evaluate(*drawn(seed=1, spread=1.5)).at(im.choose_threshold(calibration, far=0.02).distance)
+    assert list(sets) == ["calibration", "other"]
+    assert (sets["other"]["far"], sets["other"]["frr"]) == (expected.far, expected.frr)
+    assert (tmp_path / "sets.csv").read_text().startswith("name,")
+    _, text, _ = run("transfer", one, other, "--far", "0.02")
+    assert "other" in text
+    assert f"{expected.frr:.2%}" in text
+
+
+def test_a_card_is_applied_as_it_was_measured(run, embeddings, tmp_path):
+    one, other = embeddings("one.npz"), embeddings("other.npz", seed=1, spread=1.5)
+    run("threshold", one, "--far", "0.02", "--output", tmp_path / "card.json")
+    _, by_card, _ = run("transfer", tmp_path / "card.json", other, "--json")
+    _, by_set, _ = run("transfer", one, other, "--far", "0.02", "--json")
+    for here, there in zip(json.loads(by_card)["sets"], json.loads(by_set)["sets"], strict=True):
+        for name in ("classes", "images", "far", "frr", "accuracy", "far_difference", "frr_difference"):
+            assert here[name] == pytest.approx(there[name], abs=1e-12), name
+
+
+def test_a_card_that_was_edited_is_refused(run, embeddings, tmp_path):
+    file = embeddings("one.npz")
+    run("threshold", file, "--output", tmp_path / "card.json")
+    card = tmp_path / "card.json"
+    card.write_text(card.read_text().replace('"classes": 40', '"classes": 41'))
+    code, _, err = run("transfer", card, file)
+    assert code == 2
+    assert "changed" in err
+    card.write_text(card.read_text().replace('"version": 1', '"version": 7'))
+    code, _, err = run("transfer", card, file)
+    assert code == 2
+    assert "version" in err
+
+
+def test_a_card_takes_no_other_target(run, embeddings, tmp_path):
+    file = embeddings("one.npz")
+    run("threshold", file, "--output", tmp_path / "card.json")
+    code, _, err = run("transfer", tmp_path / "card.json", file, "--far", "0.1")
+    assert code == 2
+    assert "its own threshold" in err
+
+
+# ----- compare
+
+
+def test_compare_says_which_scores_differ(run, embeddings, tmp_path):
+    rough, fine = embeddings("rough.npz", spread=1.4), embeddings("fine.npz", spread=0.7)
+    code, out, err = run("compare", rough, fine, "--output", tmp_path / "table.csv")
+    assert (code, err) == (0, "")
+    comparison = im.compare({"rough": im.evaluate(*drawn(spread=1.4)), "fine": im.evaluate(*drawn(spread=0.7))})
+    assert out.rstrip().endswith(comparison.sentence("fine"))
+    assert "lower" in comparison.sentence("fine")
+    assert (tmp_path / "table.csv").read_text().splitlines()[0].startswith("model,score,rough,")
+    _, text, _ = run("compare", rough, fine, "--json")
+    assert json.loads(text)["models"]["fine"]["sentence"] == comparison.sentence("fine")
+
+
+def test_files_of_the_same_name_are_told_apart_by_their_folders(run, tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        vectors, labels = drawn(seed=ord(folder))
+        np.savez(tmp_path / folder / "embeddings.npz", embeddings=vectors, labels=labels)
+    _, out, _ = run("compare", tmp_path / "a" / "embeddings.npz", tmp_path / "b" / "embeddings.npz", "--json")
+    assert json.loads(out)["first"] == "a/embeddings"
+    assert list(json.loads(out)["models"]) == ["b/embeddings"]
+
+
+def test_models_of_other_classes_are_not_compared(run, embeddings):
+    code, out, err = run("compare", embeddings("a.npz"), embeddings("b.npz", classes=CLASSES + 2))
+    assert (code, out) == (2, "")
+    assert "same classes" in err
+    assert "a lacks 40, 41" in err
+
+
+def test_one_model_is_not_compared(run, embeddings):
+    file = embeddings("a.npz")
+    assert "at least two" in run("compare", file)[2]
+    code, _, err = run("compare", file, file)
+    assert code == 2
+    assert "twice" in err
+
+
+# ----- intervals
+
+
+@pytest.mark.parametrize("resample", ["classes", "images"])
+def test_evaluate_shows_intervals(run, embeddings, resample):
+    file = embeddings("a.npz")
+    options = ("--intervals", "--resample", resample, "--draws", "200")
+    _, out, _ = run("evaluate", file, *options, "--json")
+    found = json.loads(out)
+    for name in ("opis", "debiased_opis", "epsilon_opis", "mean_utility", "recall@1", "far", "frr"):
+        bounds = found["intervals"][name]
+        assert bounds["low"] <= bounds["value"] <= bounds["high"], name
+    assert found["intervals"]["opis"]["value"] == found["scores"]["opis"]
+    _, text, _ = run("evaluate", file, *options)
+    bounds = found["intervals"]["opis"]
+    assert f"({bounds['low']:.4g} to {bounds['high']:.4g})" in text
+    assert f"other {resample}" in text
+
+
+def test_intervals_of_nothing_known_are_refused(run, embeddings):
+    code, _, err = run("evaluate", embeddings("a.npz"), "--intervals", "--resample", "pairs")
+    assert code == 2
+    assert "'classes', 'images'" in err
