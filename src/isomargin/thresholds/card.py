@@ -416,7 +416,15 @@ def promise_lines(promise: dict[str, Any] | None) -> list[str]:
 
 
 def calibration_lines(calibration: dict[str, Any] | None) -> list[str]:
-    """That there is a calibration, and which."""
+    """Which calibration there is, for which share of matches, and how wrong it is on classes left out."""
     if calibration is None:
         return []
-    return wrapped(f"From similarity to probability of a match: {calibration.get('method', 'in the card')}", "")
+    method, prior = calibration.get("method", "in the card"), calibration.get("prior")
+    lines = [f"Similarity to probability of a match: {method}, if {percent(prior)} of the pairs match"]
+    before, after = calibration.get("errors_before"), calibration.get("errors_after")
+    if isinstance(before, dict) and isinstance(after, dict):
+        lines += wrapped(
+            f"calibration error {percent(after.get('ece'))} (without it {percent(before.get('ece'))}), of a class in "
+            f"the mean {percent(after.get('class_ece_mean'))}, on classes it was not fitted on"
+        )
+    return lines
