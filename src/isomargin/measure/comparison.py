@@ -11,11 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isomargin.errors import InputError
-from isomargin.measure.distances import Floats
 from isomargin.measure.evaluation import Evaluation
-from isomargin.measure.resampling import Resampler, draw_weights, leave_out_weights
+from isomargin.measure.resampling import Resampler, Weights, draw_weights
 from isomargin.measure.settings import Settings
-from isomargin.measure.uncertainty import Interval, bca_p_value, check_draws, interval, score_values
+from isomargin.measure.uncertainty import (
+    Interval,
+    check_draws,
+    percentile_interval,
+    percentile_p_value,
+    score_values,
+)
 
 if TYPE_CHECKING:
     import pandas
@@ -144,11 +149,11 @@ def compare(
     check_comparable(evaluations)
     (first_name, first), *others = evaluations.items()
     check_draws(first, draws, confidence)
-    weights = draw_weights(first.class_count, draws, seed), leave_out_weights(first.class_count)
-    start = Scores(first, *weights)
+    weights = draw_weights(first.class_count, draws, seed)
+    start = Scores(first, weights)
     return Comparison(
         first=first_name,
-        others={name: differences(start, Scores(other, *weights), confidence) for name, other in others},
+        others={name: differences(start, Scores(other, weights), confidence) for name, other in others},
         confidence=confidence,
         classes=first.class_count,
         notes=tuple(notes_on_sizes(evaluations)),
@@ -156,38 +161,32 @@ def compare(
 
 
 class Scores:
-    """One model's scores: as measured, for the drawn classes, and with some classes left out."""
+    """One model's scores: as measured, and for the drawn classes."""
 
-    def __init__(self, evaluation: Evaluation, drawn: Floats, left_out: Floats) -> None:
+    def __init__(self, evaluation: Evaluation, weights: Weights) -> None:
         resampler = Resampler(evaluation)
         self.values = score_values(evaluation) | {"frr": evaluation.target.frr}
-        self.drawn, self.left_out = (self._scores(resampler, evaluation, each) for each in (drawn, left_out))
-        whole = self._scores(resampler, evaluation, np.ones((1, evaluation.class_count)))
+        drawn, whole = (
+            resampler.scores(each) | {"frr": resampler.frr_at_target(each)}
+            for each in (weights, np.ones((1, evaluation.class_count), np.uint16))
+        )
         # What interpolating between distances has changed, it has changed in the draws too.
-        for scores in (self.drawn, self.left_out):
-            for name in scores:
-                scores[name] = scores[name] - whole[name] + self.values.get(name, 0.0)
-
-    @staticmethod
-    def _scores(resampler: Resampler, evaluation: Evaluation, weights: Floats) -> dict[str, Floats]:
-        return resampler.scores(weights) | {"frr": resampler.rates_at(evaluation.target.distance, weights)[1]}
+        self.drawn = {name: drawn[name] - whole[name] + value for name, value in self.values.items() if name in drawn}
 
 
 def differences(first: Scores, other: Scores, confidence: float) -> tuple[Difference, ...]:
     """Give the difference of every score that both models have."""
     rows = []
-    for name in first.values:
-        if name not in other.values or name not in first.drawn or name not in other.drawn:
+    for name in first.drawn:
+        if name not in other.drawn:
             continue
         a, b = first.values[name], other.values[name]
-        drawn, left_out = other.drawn[name] - first.drawn[name], other.left_out[name] - first.left_out[name]
+        drawn = other.drawn[name] - first.drawn[name]
         change = None
-        if name in RELATIVE and a > 0 and first.drawn[name].min() > 0 and first.left_out[name].min() > 0:
-            ratios = [other_scores[name] / scores[name] - 1 for scores, other_scores in
-                      ((first.drawn, other.drawn), (first.left_out, other.left_out))]  # fmt: skip
-            change = interval(b / a - 1, ratios[0], ratios[1], confidence)
-        p_value = bca_p_value(b - a, drawn, left_out) if np.ptp(drawn) > 0 else float(b == a)
-        rows.append(Difference(name, a, b, interval(b - a, drawn, left_out, confidence), change, p_value))
+        if name in RELATIVE and a > 0 and first.drawn[name].min() > 0:
+            change = percentile_interval(b / a - 1, other.drawn[name] / first.drawn[name] - 1, confidence)
+        p_value = percentile_p_value(drawn) if np.ptp(drawn) > 0 else float(b == a)
+        rows.append(Difference(name, a, b, percentile_interval(b - a, drawn, confidence), change, p_value))
     return tuple(rows)
 
 

@@ -125,15 +125,17 @@ class Resampler:
         some = self.evaluation.curves.classes
         far, frr = self.pooled_far(self.negatives, weights), self.pooled_frr(self.positives, weights)
         grid = Grid(self.distances, *self.ranges(far, frr), self.evaluation.settings.grid)
-        drawn = weights[:, some] / weights[:, some].sum(axis=1, keepdims=True)  # (draws, curves)
+        drawn = share(weights[:, some], weights[:, some].sum(axis=1, keepdims=True))  # (draws, curves)
         middle = self.utility.mean(axis=0)  # deviations from it are small, and so is what interpolating them costs
         deviations = self.utility - middle
         mean, square = grid.at(drawn @ deviations), grid.at(drawn @ np.square(deviations))  # (draws, grid)
         whole = mean + grid.at(middle[None])  # the draw's mean curve
+        pooled_curve = None
         if self.evaluation.settings.mean_curve == "classes":
             opis = (square - np.square(mean)).mean(axis=1)
         else:
-            pooled = grid.at(self.pooled_utility(far, frr) - middle)
+            pooled_curve = self.pooled_utility(far, frr)
+            pooled = grid.at(pooled_curve - middle)
             opis = (square - 2 * pooled * mean + np.square(pooled)).mean(axis=1)
             whole = pooled + grid.at(middle[None])
         scores = {
@@ -143,11 +145,14 @@ class Resampler:
             "mean_utility": (mean + grid.at(middle[None])).mean(axis=1),
         }
         if self.evaluation.image_noise is not None:
-            scores["debiased_opis"] = self.debiased_opis(weights, grid)
+            scores["debiased_opis"] = self.debiased_opis(weights, grid, pooled_curve)
         return scores
 
-    def debiased_opis(self, weights: Floats, grid: "Grid") -> Floats:
-        """(draws,) OPIS without the noise of small classes, over the classes large enough to tell."""
+    def debiased_opis(self, weights: Floats, grid: "Grid", pooled_curve: Floats | None) -> Floats:
+        """(draws,) OPIS without the noise of small classes, over the classes large enough to tell.
+
+        Deviations are from the draw's (draws, fine) pooled curve where it is given, else from its classes' mean.
+        """
         image_noise = self.evaluation.image_noise
         assert image_noise is not None
         large = np.isin(self.evaluation.curves.classes, image_noise.classes)
@@ -157,7 +162,9 @@ class Resampler:
         deviations = self.utility[large] - middle
         mean, square = (grid.at((drawn / number) @ each) for each in (deviations, np.square(deviations)))
         noise = grid.at((drawn / number) @ image_noise.of_utility(self.distances, self.evaluation))
-        return np.asarray((square - np.square(mean) - noise * (1 - 1 / number)).mean(axis=1))
+        middle_of_draw = mean if pooled_curve is None else grid.at(pooled_curve - middle)
+        variance = square - 2 * middle_of_draw * mean + np.square(middle_of_draw)
+        return np.asarray((variance - noise * (1 - 1 / number)).mean(axis=1))
 
     def epsilon_opis(self, drawn: Floats, grid: "Grid") -> Floats:
         """(draws,) epsilon-OPIS; classes are ranked by their mean utility over the whole set's range."""
@@ -218,6 +225,19 @@ class Resampler:
         here, floats = np.array([distance]), weights.astype(np.float64)
         far = self.pooled_far(self.evaluation.counts.negatives.within(here), floats)
         return far[:, 0], self.pooled_frr(self.evaluation.counts.positives.within(here), floats)[:, 0]
+
+    def frr_at_target(self, weights: Weights) -> Floats:
+        """(draws,) pooled FRR at the threshold at which a draw's pooled FAR is what the set's is at its target."""
+        counts, target, floats = self.evaluation.counts, self.evaluation.target, weights.astype(np.float64)
+        ends = [
+            counts.negatives.pooled_distance_at(int(min(target.far * factor, 1.0) * counts.negatives.pooled_total))
+            for factor in (1 / MARGIN, MARGIN)
+        ]
+        distances = np.linspace(min(ends[0], target.distance), max(ends[1], target.distance), FINE)
+        far = np.maximum.accumulate(self.pooled_far(counts.negatives.within(distances), floats), axis=1)
+        threshold = crossings(far, target.far, distances)
+        frr = self.pooled_frr(counts.positives.within(distances), floats)
+        return Grid(distances, threshold, threshold, 1).at(frr)[:, 0]
 
     def pooled_far(self, within: Floats, weights: Floats) -> Floats:
         """(draws, m) each draw's pooled FAR from (classes, m) counts."""

@@ -1,0 +1,71 @@
+"""Intervals over images: the images' own rates by definition, and bounds as wide as other images make them."""
+
+import numpy as np
+import pytest
+
+import isomargin as im
+from isomargin.measure.image_resampling import image_intervals, image_rates
+from isomargin.measure.inputs import sort_by_class
+
+CLASSES, WIDTH, RANGE = 40, 8, (0.55, 1.0)
+SPREAD = np.linspace(0.5, 0.9, CLASSES)
+CENTRES = np.random.default_rng(7).normal(size=(CLASSES, WIDTH))
+
+
+def drawn(seed, images=12):
+    labels = np.repeat(np.arange(CLASSES), images)
+    noise = np.random.default_rng(seed).normal(size=(len(labels), WIDTH))
+    return CENTRES[labels] + SPREAD[labels, None] * noise, labels
+
+
+def measured(seed):
+    return im.evaluate(*drawn(seed), distances=RANGE, map_at_r=False, k=(1,))
+
+
+def test_an_images_rates_are_shares_of_its_friends_and_strangers():
+    vectors, labels = drawn(0, images=5)
+    labels = labels[:-3]  # a class of two images
+    vectors = vectors[: len(labels)]
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    distances = np.linalg.norm(unit[:, None] - unit[None], axis=2)
+    levels = np.array([0.5, 1.4, 0.9])
+    friends, strangers = image_rates(sort_by_class(vectors, labels), levels)
+    for row in range(len(labels)):
+        friend = (labels == labels[row]) & (np.arange(len(labels)) != row)
+        stranger = labels != labels[row]
+        for column, level in enumerate(levels):
+            assert friends[row, column] == pytest.approx((distances[row, friend] <= level).mean())
+            assert strangers[row, column] == pytest.approx((distances[row, stranger] <= level).mean())
+
+
+def test_intervals_over_images_are_as_wide_as_other_images_make_the_scores():
+    names = ("opis", "debiased_opis", "mean_utility", "frr", "recall@1")
+    repeated = {name: [] for name in names}
+    widths = {name: [] for name in names}
+    for seed in range(60):
+        evaluation = measured(seed)
+        values = {"frr": evaluation.at(0.8).frr, "recall@1": evaluation.recall_at_k[1]}
+        for name in names:
+            repeated[name].append(values.get(name, getattr(evaluation, name, None)))
+        if seed < 6:
+            bounds = image_intervals(evaluation, *drawn(seed), draws=300)
+            for name in names:
+                widths[name].append(bounds[name].high - bounds[name].low)
+    for name in ("opis", "debiased_opis", "mean_utility", "recall@1"):
+        actual = 2 * 1.96 * np.std(repeated[name])
+        assert 0.7 < np.mean(widths[name]) / actual < 1.45, name
+
+
+def test_the_bounds_hold_the_classes_own_value():
+    truth = im.evaluate(*drawn(10_000, images=200), distances=RANGE, map_at_r=False, k=(1,)).debiased_opis
+    held = 0
+    for seed in range(40):
+        bounds = image_intervals(measured(seed), *drawn(seed), draws=200)["debiased_opis"]
+        held += bounds.low <= truth <= bounds.high
+    assert held >= 33  # of 40, where 38 are expected
+
+
+def test_other_embeddings_than_those_evaluated_are_refused():
+    vectors, labels = drawn(0)
+    with pytest.raises(im.InputError, match="not those that were evaluated"):
+        image_intervals(measured(0), vectors[:-1], labels[:-1])
