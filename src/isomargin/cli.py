@@ -46,7 +46,7 @@ def main() -> None:
 
 def refuse(sentence: str, details: Sequence[str] = ()) -> NoReturn:
     """End with one line on standard error, and one a detail, whatever characters file names brought into them."""
-    from isomargin.tables import printable
+    from isomargin.text import printable
 
     print(f"isomargin: {printable(sentence)}", file=sys.stderr)
     for line in details:

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from isomargin.measure.serial import null_for_nan
+from isomargin.text import LONGEST, PIPED, printable
 
 if TYPE_CHECKING:
     from isomargin.measure.comparison import Comparison
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from isomargin.measure.uncertainty import Interval
     from isomargin.thresholds.transfer import Transfer
 
-PIPED = 88  # columns; a pipe has no width of its own
 SCORES = {
     "opis": "OPIS",
     "debiased_opis": "OPIS without the images' noise",
@@ -30,7 +30,6 @@ SCORES = {
     "map_at_r": "MAP@R",
 }
 """Names of scores as they are printed, where they differ."""
-LONGEST = 100  # characters of a name that are looked at: many may share one column
 
 
 def print_evaluation(
@@ -193,19 +192,10 @@ def classes_table(evaluation: "Evaluation", number: int, by: str) -> RenderableT
     return Group(Text(title, style="bold"), table)
 
 
-def printable(name: str) -> str:
-    """Make a class's name safe to print: control characters could rewrite the terminal.
-
-    >>> printable("cat\\x1b[2J")
-    'cat\\\\x1b[2J'
-    """
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in name) if name.strip() else repr(name)
-
-
 def transfer_table(transfer: "Transfer") -> RenderableType:
     """Give what one threshold does on several sets, and how that differs from the calibration set."""
     table = Table(box=None, pad_edge=False)
-    table.add_column("set", max_width=28)
+    table.add_column("set", min_width=11, max_width=28)
     for header in ("classes", "FAR", "FRR", "accuracy", "FAR *", "FRR *", "own"):
         table.add_column(header, justify="right", no_wrap=True)
     for place, row in enumerate(transfer.rows):
@@ -244,7 +234,7 @@ def differences_table(comparison: "Comparison", name: str) -> RenderableType:
             SCORES.get(row.score, row.score),
             *shown,
             *cells,
-            "<0.001" if row.p_value < 0.0015 else f"{row.p_value:.2g}",
+            ("≤" if row.p_value <= comparison.least_p_value else "") + f"{row.p_value:.2g}",
             style=style,
         )
     title = f"{comparison.classes:,} classes; the classes drawn anew for both models alike"
@@ -266,7 +256,7 @@ def as_values(
         **known,
         "settings": asdict(evaluation.settings),
         "method": evaluation.method,
-        "notes": list(evaluation.notes),
+        "notes": list(evaluation.all_notes),
         "worst_classes": plain,
     }
 

@@ -62,6 +62,44 @@ def test_no_image_is_left_out_for_many_epochs():
     assert min(seen.values()) >= 20
 
 
+def test_a_batch_draws_from_its_families_first():
+    labels = labels_of([8] * 24)
+    families = labels // 6  # four families of six classes
+    whole, chance = 0, 0
+    for families_per_batch in (1, 0):
+        sampler = ClassBatchSampler(labels, 6, 4, families=families, families_per_batch=families_per_batch)
+        kept = [len(set(families[batch])) == 1 for batch in sampler]
+        whole, chance = (sum(kept), chance) if families_per_batch else (whole, sum(kept))
+        assert len(kept) == len(sampler) == 8
+    assert whole >= 6  # the last batches take what is left
+    assert chance == 0
+
+
+@given(
+    counts=st.lists(st.integers(1, 12), min_size=4, max_size=10),
+    families_per_batch=st.integers(1, 4),
+    seed=st.integers(0, 5),
+)
+@settings(max_examples=60, deadline=None)
+def test_families_leave_the_shape_of_batches_as_it_is(counts, families_per_batch, seed):
+    labels = labels_of(counts)
+    sampler = ClassBatchSampler(labels, 3, 2, seed=seed, families=labels % 3, families_per_batch=families_per_batch)
+    batches = list(sampler)
+    assert len(batches) == len(sampler)
+    assert all(Counter(Counter(labels[batch].tolist()).values()) == {2: 3} for batch in batches)
+
+
+def test_every_image_comes_once_an_epoch_in_families_too():
+    labels = labels_of([4] * 12)
+    sampler = ClassBatchSampler(labels, 4, 4, families=labels // 5, families_per_batch=2)
+    assert Counter(row for batch in sampler for row in batch) == Counter(range(len(labels)))
+
+
+def test_families_are_needed_to_draw_by_them():
+    with pytest.raises(ValueError, match="families of the images are needed"):
+        ClassBatchSampler(labels_of([4] * 4), 2, 2, families_per_batch=1)
+
+
 def test_the_seed_and_the_epoch_make_the_order():
     labels = labels_of([6] * 9)
     one, other = ClassBatchSampler(labels, 3, 2, seed=1), ClassBatchSampler(labels, 3, 2, seed=1)

@@ -44,7 +44,7 @@ def test_intervals_over_images_are_as_wide_as_other_images_make_the_scores():
     widths = {name: [] for name in names}
     for seed in range(60):
         evaluation = measured(seed)
-        values = {"frr": evaluation.at(0.8).frr, "recall@1": evaluation.recall_at_k[1]}
+        values = {"far": evaluation.target.far, "frr": evaluation.target.frr, "recall@1": evaluation.recall_at_k[1]}
         for name in names:
             repeated[name].append(values.get(name, getattr(evaluation, name, None)))
         if seed < 6:

@@ -21,7 +21,13 @@ def test_forward_is_the_mean_of_the_feature_map(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "least", "most"), [("small_conv", 5e4, 6e4), ("small_conv4", 2.4e5, 2.5e5), ("small_resnet", 8e5, 1.2e6)]
+    ("name", "least", "most"),
+    [
+        ("small_conv", 5e4, 6e4),
+        ("small_conv4", 2.4e5, 2.5e5),
+        ("small_residual", 5e5, 6e5),
+        ("small_resnet", 8e5, 1.2e6),
+    ],
 )
 def test_sizes_are_as_documented(name, least, most):
     assert least < sum(each.numel() for each in SMALL[name]().parameters()) < most

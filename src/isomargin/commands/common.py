@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isomargin.errors import InputError
+from isomargin.text import printable
 
 if TYPE_CHECKING:
     from isomargin.measure.evaluation import Evaluation
     from isomargin.measure.uncertainty import Interval
     from isomargin.training.recipe import Recipe
 
+
+SMALLEST_FAR = 0.01  # that an evaluation looks at unless told otherwise
 
 Labels = Annotated[Path | None, typer.Option(help="A file of labels: .npy, or .txt with one a line.")]
 EmbeddingsKey = Annotated[str, typer.Option(help="Name of the embeddings in the file.")]
@@ -28,6 +31,7 @@ def open_measured(path: Path, labels: Path | None, embeddings_key: str, labels_k
     from isomargin.embeddings import EmbeddingSet
     from isomargin.measure.evaluate import evaluate
     from isomargin.measure.evaluation import Evaluation
+    from isomargin.thresholds.card import is_card
     from isomargin.training.run import RunFolder
 
     if path.is_dir():
@@ -37,12 +41,28 @@ def open_measured(path: Path, labels: Path | None, embeddings_key: str, labels_k
     if path.suffix == ".json":
         if labels is not None:
             raise InputError(f"{path} is an evaluation, which has its labels: leave --labels out")
+        if is_card(path):
+            raise InputError(f"{path} is a threshold card, which has no pairs: give embeddings or an evaluation")
         return Evaluation.load(path)
     embeddings = EmbeddingSet.load(path, labels=labels, embeddings_key=embeddings_key, labels_key=labels_key)
-    evaluation = without_warnings(evaluate, embeddings.vectors, embeddings.labels)
-    for note in evaluation.notes:
-        print(f"note: {path}: {note}", file=sys.stderr)
+    rates = resolvable_rates(embeddings.labels)
+    evaluation = without_warnings(evaluate, embeddings.vectors, embeddings.labels, **rates)
+    for note in evaluation.all_notes:
+        print(printable(f"note: {path}: {note}"), file=sys.stderr)
     return evaluation
+
+
+def resolvable_rates(labels: Any) -> dict[str, Any]:
+    """Give the evaluation's rates: its defaults, or larger ones where there are too few negative pairs for those."""
+    import numpy as np
+
+    _, sizes = np.unique(labels, return_counts=True)
+    negatives = int((sizes * (len(labels) - sizes)).sum()) // 2
+    least = 1 / max(negatives, 1)
+    if least <= SMALLEST_FAR:
+        return {}
+    low = min(least, 0.4)
+    return {"far": (low, min(10 * low, 0.9)), "target_far": low}
 
 
 def source_files(path: Path, labels: Path | None) -> list[Path]:
@@ -68,8 +88,8 @@ def show(
     """Print for people or for machines; notes go to standard error."""
     from isomargin.tables import as_values, print_evaluation
 
-    for note in evaluation.notes:
-        print(f"note: {note}", file=sys.stderr)
+    for note in evaluation.all_notes:
+        print(printable(f"note: {note}"), file=sys.stderr)
     if as_json:
         print(json.dumps(as_values(evaluation, worst, worst_by, intervals), allow_nan=False, indent=1))
     else:

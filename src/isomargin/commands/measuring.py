@@ -1,5 +1,6 @@
 """The commands that measure."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -76,9 +77,12 @@ def evaluate(
     from isomargin.embeddings import EmbeddingSet
     from isomargin.measure.evaluate import evaluate as run
     from isomargin.measure.evaluation import check_worst_by
-    from isomargin.measure.image_resampling import image_intervals
+    from isomargin.measure.uncertainty import check_draws, note_on_few_classes
 
     checks.one_of(resample, "resample", ("classes", "images"))
+    check_draws(draws, confidence)
+    if resample != "classes" and not intervals:
+        raise InputError("--resample belongs to --intervals: give both")
     check_writable(output, ".json")
     check_writable(per_class, ".csv")
     check_worst_by(worst_by)
@@ -107,17 +111,18 @@ def evaluate(
         device=device,
         threads=threads,
     )
+    bounds = None
+    if intervals:
+        images = (embeddings.vectors, embeddings.labels) if resample == "images" else None
+        bounds = evaluation.intervals(draws, confidence, images=images)
+        for note in note_on_few_classes(evaluation) if resample == "classes" else ():
+            print(f"note: {note}", file=sys.stderr)
     if output is not None:
         with writing(output):
             evaluation.save(output)
     if per_class is not None:
         with writing(per_class):
             save_table(evaluation, per_class)
-    bounds = None
-    if intervals and resample == "classes":
-        bounds = evaluation.intervals(draws=draws, confidence=confidence)
-    elif intervals:
-        bounds = image_intervals(evaluation, embeddings.vectors, embeddings.labels, draws, confidence)
     show(evaluation, worst, worst_by, as_json, bounds, f"other {resample} of the same kind")
 
 

@@ -18,6 +18,7 @@ from isomargin.commands.common import (
     writing,
 )
 from isomargin.errors import InputError
+from isomargin.text import printable
 
 Far = Annotated[float | None, typer.Option(help="The largest threshold whose false accept rate is at most this.")]
 Frr = Annotated[float | None, typer.Option(help="The smallest threshold whose false reject rate is at most this.")]
@@ -80,7 +81,9 @@ def threshold(
     from isomargin.thresholds.choose import choice_of_promise, choose_threshold
     from isomargin.thresholds.conformal import promise_threshold
 
-    check_writable(output, ".json")
+    sources = source_files(file, labels)
+    if output is not None:
+        check_card_place(output, sources)
     if prior is not None and calibrate is None:
         raise InputError("--prior belongs to --calibrate: give both, or --cost for a threshold by prior")
     target = wanted(far, frr, best_utility, cost, distance, cosine)
@@ -98,7 +101,7 @@ def threshold(
     card = make_card(
         choice,
         evaluation,
-        source=source_files(file, labels),
+        source=sources,
         promise=None if promise is None else promise.as_values(),
         calibration=None if calibration is None else calibration.as_values(),
     )
@@ -135,14 +138,17 @@ def transfer(
     from isomargin.tables import transfer_table
     from isomargin.thresholds.card import ThresholdCard, is_card
     from isomargin.thresholds.choose import choose_threshold
-    from isomargin.thresholds.transfer import transfer_card, transfer_threshold
+    from isomargin.thresholds.transfer import CALIBRATION, transfer_card, transfer_threshold
 
     check_writable(output, ".csv")
     given = [far, frr, cost, distance, cosine, best_utility or None]
     card = ThresholdCard.load(calibration) if is_card(calibration) else None
     if card is not None and any(each is not None for each in given):
         raise InputError(f"{calibration} is a card, which brings its own threshold: leave the other options out")
-    sets = {name: open_measured(path, None, embeddings_key, labels_key) for name, path in named(others).items()}
+    sets = {
+        f"{name} (applied)" if name == CALIBRATION else name: open_measured(path, None, embeddings_key, labels_key)
+        for name, path in named(others).items()
+    }
     if card is not None:
         result = transfer_card(card, sets)
     else:
@@ -178,13 +184,15 @@ def compare(
     classes anew, the same for all models.
     """
     from isomargin.measure.comparison import compare as run
+    from isomargin.measure.uncertainty import check_draws
     from isomargin.tables import differences_table
 
     check_writable(output, ".csv")
+    check_draws(draws, confidence)
     evaluations = {name: open_measured(path, None, embeddings_key, labels_key) for name, path in named(files).items()}
     comparison = run(evaluations, draws=draws, confidence=confidence, seed=seed)
     for note in comparison.notes:
-        print(f"note: {note}", file=sys.stderr)
+        print(f"note: {printable(note)}", file=sys.stderr)
     if output is not None:
         from isomargin.files import atomic_write
 
@@ -195,7 +203,7 @@ def compare(
         return
     for name in comparison.others:
         print_renderable(differences_table(comparison, name))
-        print(comparison.sentence(name))
+        print(printable(comparison.sentence(name)))
 
 
 def wanted(
@@ -224,6 +232,16 @@ def wanted(
     return given or {"far": 0.01}
 
 
+def check_card_place(output: Path, sources: list[Path]) -> None:
+    """Refuse a card, or its summary beside it, that could not be written or would take the place of its own source."""
+    check_writable(output, ".json")
+    summary = output.with_suffix(".txt")
+    check_writable(summary, ".txt")
+    for written in (output, summary):
+        if any(written.resolve() == source.resolve() for source in sources):
+            raise InputError(f"{written} is what the threshold is measured on: choose another name for --output")
+
+
 def named(paths: list[Path]) -> dict[str, Path]:
     """Give paths short names of their own: the last parts of each that tell them apart.
 
@@ -232,12 +250,14 @@ def named(paths: list[Path]) -> dict[str, Path]:
     >>> list(named([Path("runs/base"), Path("runs/tcm.npz")]))
     ['base', 'tcm']
     """
-    for path in paths:
-        if paths.count(path) > 1:
+    whole = [path.resolve() for path in paths]
+    for path, resolved in zip(paths, whole, strict=True):
+        if whole.count(resolved) > 1:
             raise InputError(f"{path} was given twice: each file is one model or set")
-    for parts in range(1, max(len(path.parts) for path in paths) + 1):
-        for bare in (True, False):
-            short = ["/".join((path.with_suffix("") if bare else path).parts[-parts:]) for path in paths]
+    bare = [path if path.is_dir() or not path.name else path.with_suffix("") for path in whole]
+    for parts in range(1, max(len(path.parts) for path in whole) + 1):
+        for form in (bare, whole):
+            short = ["/".join(path.parts[-parts:]) for path in form]
             if len(set(short)) == len(short):
                 return dict(zip(short, paths, strict=True))
     return {str(path): path for path in paths}

@@ -14,6 +14,7 @@ from isomargin.errors import InputError
 from isomargin.labels import as_labels
 
 SmallClasses = Literal["repeat", "drop"]
+FIRST = 1e3  # added to a key: more than any draw differs from another
 
 
 class ClassBatchSampler(Sampler[list[int]]):
@@ -33,6 +34,9 @@ class ClassBatchSampler(Sampler[list[int]]):
     seed: of the order.
     rank, world_size: with several processes each takes its share of every batch's classes, without overlap. All must
         have the same seed and call `set_epoch` alike.
+    families: (n,) integers or text, of which family each image's class is: an alphabet, a category.
+    families_per_batch: a batch's classes come from so many families first, whose members are hard to tell apart, and
+        from others where those have too few; 0 draws from all alike.
 
     >>> sampler = ClassBatchSampler([0, 0, 1, 1, 2, 2, 3, 3], classes_per_batch=2, images_per_class=2)
     >>> sorted(row for batch in sampler for row in batch)
@@ -48,6 +52,8 @@ class ClassBatchSampler(Sampler[list[int]]):
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
+        families: Any = None,
+        families_per_batch: int = 0,
     ) -> None:
         self.classes_per_batch = checks.whole(classes_per_batch, "classes_per_batch")
         self.images_per_class = checks.whole(images_per_class, "images_per_class")
@@ -58,7 +64,14 @@ class ClassBatchSampler(Sampler[list[int]]):
             raise InputError(f"rank is {rank} of {world_size} processes: one from 0 to {world_size - 1} is needed")
         self.rank = rank
         self.epoch = 0
-        _, classes, counts = np.unique(as_labels(labels), return_inverse=True, return_counts=True)
+        _, first, classes, counts = np.unique(
+            as_labels(labels), return_index=True, return_inverse=True, return_counts=True
+        )
+        self.families_per_batch = checks.whole(families_per_batch, "families_per_batch", least=0)
+        if self.families_per_batch and families is None:
+            raise InputError(f"families_per_batch is {families_per_batch}: the families of the images are needed too")
+        if self.families_per_batch:
+            _, self._family_of = np.unique(as_labels(families)[first], return_inverse=True)  # (classes,)
         self._rows = np.split(np.argsort(classes, kind="stable"), np.cumsum(counts)[:-1])
         full, rest = np.divmod(counts, self.images_per_class)
         self._groups: NDArray[np.int64] = full + ((rest > 0) & (small_classes == "repeat"))
@@ -111,10 +124,21 @@ class ClassBatchSampler(Sampler[list[int]]):
         """
         with np.errstate(divide="ignore"):
             keys = np.log(left) + generator.gumbel(size=len(left))  # the largest of these are such a draw
+        if self.families_per_batch:
+            keys[self._in_chosen_families(left, generator)] += FIRST
         keys[left == 0] = -1e9 + generator.random(int((left == 0).sum()))
         keys[self._groups == 0] = -np.inf
         keys[left >= batches_left] = np.inf
         return np.argpartition(-keys, self.classes_per_batch - 1)[: self.classes_per_batch]
+
+    def _in_chosen_families(self, left: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.bool_]:
+        """(classes,) whether a class is of one of a batch's families, drawn by the groups they have left."""
+        groups = np.bincount(self._family_of, weights=left)
+        number = min(self.families_per_batch, int((groups > 0).sum()))
+        if number == 0:
+            return np.zeros(len(left), np.bool_)
+        chosen = generator.choice(len(groups), number, replace=False, p=groups / groups.sum())
+        return np.isin(self._family_of, chosen)
 
     def _shuffle(self, rows: NDArray[np.int64], generator: np.random.Generator) -> list[NDArray[np.int64]]:
         """Shuffle a class's rows and cut them into groups."""

@@ -16,7 +16,9 @@ from isomargin.measure.resampling import Resampler, Weights, draw_weights
 from isomargin.measure.settings import Settings
 from isomargin.measure.uncertainty import (
     Interval,
+    check_classes,
     check_draws,
+    note_on_few_classes,
     percentile_interval,
     percentile_p_value,
     score_values,
@@ -27,7 +29,10 @@ if TYPE_CHECKING:
 
 RELATIVE = ("opis", "debiased_opis", "epsilon_opis", "relative_opis")  # of which one says "31% lower"
 LOWER_IS_BETTER = (*RELATIVE, "eer", "frr")
-MUST_AGREE = ("far", "frr", "distances", "grid", "epsilon", "c", "utility", "mean_curve", "epsilon_form", "target_far")
+MUST_AGREE = (
+    *("far", "frr", "distances", "grid", "epsilon", "c", "utility", "mean_curve", "epsilon_form", "target_far"),
+    *("pairs", "negatives_per_positive"),
+)
 SHOWN = 3  # classes named in a complaint
 
 
@@ -71,6 +76,8 @@ class Comparison:
     """Of the intervals."""
     classes: int
     """Number of classes."""
+    least_p_value: float
+    """The smallest p-value that so many draws of so many classes can give."""
     notes: tuple[str, ...] = ()
     """What the user should know."""
 
@@ -87,13 +94,15 @@ class Comparison:
         if not row.certain:
             return f"{subject} is not distinguishable"
         direction = "lower" if row.difference.value < 0 else "higher"
-        of, form = (row.change, ".0%") if row.change else (row.difference, ".2%")
-        value, low, high = (abs(each) for each in (of.value, of.low, of.high))
-        amounts = [format(each, form) for each in (value, min(low, high), max(low, high))]
-        if not row.change:
-            amounts = [f"{100 * each:.2f}" for each in (value, min(low, high), max(low, high))]
-            amounts[0] += " points"
-        return f"{subject} is {amounts[0]} {direction}, {self.confidence:.0%} interval {amounts[1]} to {amounts[2]}"
+        of = row.change or row.difference
+        least, most = sorted((abs(of.low), abs(of.high)))
+        if row.change:
+            value, bounds = f"{abs(of.value):.0%}", f"{least:.0%} to {most:.0%}"
+        elif row.score in RELATIVE:
+            value, bounds = f"{abs(of.value):.2g}", f"{least:.2g} to {most:.2g}"
+        else:
+            value, bounds = f"{100 * abs(of.value):.2f} points", f"{100 * least:.2f} to {100 * most:.2f}"
+        return f"{subject} is {value} {direction}, {self.confidence:.0%} interval {bounds}"
 
     def as_values(self) -> dict[str, Any]:
         """Give the differences and the sentences as JSON values."""
@@ -148,15 +157,19 @@ def compare(
     """
     check_comparable(evaluations)
     (first_name, first), *others = evaluations.items()
-    check_draws(first, draws, confidence)
-    weights = draw_weights(first.class_count, draws, seed)
+    check_draws(draws, confidence)
+    check_classes(first)
+    weights = draw_weights(first, draws, seed)
+    # No draw across zero leaves a chance of one in as many; and so few classes may all differ alike by chance.
+    least = max(1 / (draws + 1), 2.0 ** (1 - len(first.curves.classes)))
     start = Scores(first, weights)
     return Comparison(
         first=first_name,
-        others={name: differences(start, Scores(other, weights), confidence) for name, other in others},
+        others={name: differences(start, Scores(other, weights), confidence, least) for name, other in others},
         confidence=confidence,
         classes=first.class_count,
-        notes=tuple(notes_on_sizes(evaluations)),
+        least_p_value=least,
+        notes=(*notes_on_sizes(evaluations), *note_on_few_classes(first)),
     )
 
 
@@ -174,7 +187,7 @@ class Scores:
         self.drawn = {name: drawn[name] - whole[name] + value for name, value in self.values.items() if name in drawn}
 
 
-def differences(first: Scores, other: Scores, confidence: float) -> tuple[Difference, ...]:
+def differences(first: Scores, other: Scores, confidence: float, least: float) -> tuple[Difference, ...]:
     """Give the difference of every score that both models have."""
     rows = []
     for name in first.drawn:
@@ -185,7 +198,7 @@ def differences(first: Scores, other: Scores, confidence: float) -> tuple[Differ
         change = None
         if name in RELATIVE and a > 0 and first.drawn[name].min() > 0:
             change = percentile_interval(b / a - 1, other.drawn[name] / first.drawn[name] - 1, confidence)
-        p_value = percentile_p_value(drawn) if np.ptp(drawn) > 0 else float(b == a)
+        p_value = max(percentile_p_value(drawn), least) if np.ptp(drawn) > 0 else (1.0 if b == a else least)
         rows.append(Difference(name, a, b, percentile_interval(b - a, drawn, confidence), change, p_value))
     return tuple(rows)
 
@@ -211,6 +224,11 @@ def check_same_classes(first_name: str, first: Evaluation, name: str, other: Eva
     here, there = set(first.names.tolist()), set(other.names.tolist())
     if here == there:
         return
+    if set(map(str, here)) == set(map(str, there)):
+        raise InputError(
+            f"{first_name} and {name} have the same classes, but the labels of one are numbers and of the other text: "
+            "write both alike"
+        )
     parts = []
     for which, missing in ((first_name, there - here), (name, here - there)):
         if missing:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 FARTHEST = 2.0  # of unit vectors
+ROUNDED = 2e-6  # how far float32 may move a distance that is not small
 
 
 def admitting(ascending: NDArray[Any], count: int) -> float:
@@ -90,20 +91,18 @@ class ListedDistances:
         """Smallest distance within which there are so many pairs."""
         return float(self.pooled[min(max(count, 1), len(self.pooled)) - 1])
 
-    def class_distance_admitting(self, counts: NDArray[np.int64]) -> Floats:
-        """(classes,) the threshold that admits as many pairs of a class as it can, but no more than so many.
-
-        It lies midway between two distances of the class; -inf where even a distance of 0 would admit too many.
-
-        >>> listed = ListedDistances(np.array([0.1, 0.3, 0.3, 0.2]), np.array([0, 3, 4]), appearances=1)
-        >>> listed.class_distance_admitting(np.array([2, 1]))
-        array([0.2, 2. ])
-        """
-        return np.array([admitting(self.of_class(i), int(counts[i])) for i in range(len(self.totals))])
-
     def pooled_distance_admitting(self, count: int) -> float:
-        """Give the threshold that admits as many pairs as it can, but no more than so many; -inf where none does."""
+        """Give the threshold that admits as many pairs as it can, but no more than so many; -inf where none does.
+
+        >>> listed = ListedDistances(np.array([0.1, 0.3, 0.2]), np.array([0, 2, 3]), appearances=1)
+        >>> listed.pooled_distance_admitting(2), listed.pooled_distance_admitting(3)
+        (0.25, 2.0)
+        """
         return admitting(self.pooled, count)
+
+    def short_of(self, distance: float) -> float:
+        """Give a threshold that accepts what was counted within this distance, and no more: the distance itself."""
+        return distance
 
 
 @dataclass(frozen=True)
@@ -156,7 +155,7 @@ class BinnedDistances:
 
     def place(self, distances: Floats) -> tuple[NDArray[np.int64], Floats]:
         """(m,) the bin that each distance falls in, and the share of that bin which lies below it."""
-        distances = np.clip(distances, 0.0, self.reach)
+        distances = self.at_edges(distances)
         bins = np.clip(np.searchsorted(self.edges, distances, side="right") - 1, 0, self.counts.shape[1] - 1)
         low, high = self.pooled_cumulative[bins], self.pooled_cumulative[bins + 1]
         share = np.divide(self.curve(distances) - low, high - low, out=np.zeros(len(bins)), where=high > low)
@@ -183,7 +182,7 @@ class BinnedDistances:
 
     def pooled_within(self, distances: Floats) -> Floats:
         """(m,) pairs at most this far apart."""
-        return np.asarray(self.curve(np.clip(distances, 0.0, self.reach)))
+        return np.asarray(self.curve(self.at_edges(distances)))
 
     def invert(self, counts: Floats) -> Floats:
         """(m,) distance at which the pooled cubic, which rises, reaches each count: found by halving intervals."""
@@ -214,26 +213,33 @@ class BinnedDistances:
         """Smallest distance within which there are so many pairs."""
         return float(self.invert(np.array([min(max(count, 1), self.pooled_total) - 0.5]))[0])
 
-    def class_distance_admitting(self, counts: NDArray[np.int64]) -> Floats:
-        """(classes,) the bin's end that admits as many pairs of a class as it can, but no more than so many.
-
-        -inf where the first bin already holds too many: nothing is known of what lies within it.
-        """
-        from isomargin.measure.kernels import bins_reaching
-
-        found = np.full(len(self.counts), FARTHEST)
-        some = np.flatnonzero(self.totals > counts)
-        bins, below = np.empty(len(some), np.int64), np.empty(len(some), np.int64)
-        bins_reaching(self.counts[some], np.asarray(counts, np.int64)[some] + 1, bins, below)
-        found[some] = np.where(bins > 0, self.edges[bins], -np.inf)
-        return found
-
     def pooled_distance_admitting(self, count: int) -> float:
-        """Give the bin's end that admits as many pairs as it can, but no more than so many; -inf where none does."""
+        """Give the bin's edge that admits as many pairs as it can, but no more than so many; -inf where none does.
+
+        The threshold itself should be `short_of` it: pairs exactly at an edge are counted beyond it.
+        """
         if count >= self.pooled_total:
             return FARTHEST
         edge = int(np.searchsorted(self.pooled_cumulative, count, side="right")) - 1
         return float(self.edges[edge]) if edge > 0 else -np.inf
+
+    def short_of(self, distance: float) -> float:
+        """Give a threshold that accepts no pair that was not counted within this edge, though distances were rounded.
+
+        Where many pairs are equally far apart, as binary codes are, they may lie on the edge itself.
+        """
+        return max(distance - self.rounding, 0.0) if distance < self.reach else distance
+
+    @property
+    def rounding(self) -> float:
+        """How near to an edge a pair may have been counted on the wrong side of it."""
+        return float(min(ROUNDED, self.reach / self.counts.shape[1] / 4))
+
+    def at_edges(self, distances: Floats) -> Floats:
+        """(m,) distances no farther than the reach; those just short of an edge, as thresholds are, at the edge."""
+        distances = np.clip(distances, 0.0, self.reach)
+        beyond = self.edges[np.clip(np.searchsorted(self.edges, distances, side="left"), 0, len(self.edges) - 1)]
+        return np.where(beyond - distances <= 1.001 * self.rounding, beyond, distances)
 
 
 ClassDistances = ListedDistances | BinnedDistances

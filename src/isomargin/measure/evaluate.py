@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -12,7 +11,7 @@ from isomargin.errors import InputError
 from isomargin.measure.answers import answer, pairs_at_far
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.exact import ExactPass, fits
-from isomargin.measure.image_noise import measure_image_noise, notes_on_noise
+from isomargin.measure.image_noise import measure_image_noise
 from isomargin.measure.inputs import ClassSortedVectors, sort_by_class
 from isomargin.measure.pairs import PassResult, count_pairs
 from isomargin.measure.sampling import REPEATED, repeated_share, sample_pairs, sampled_pairs
@@ -128,7 +127,7 @@ def evaluate(
     bar: AbstractContextManager[Any] = progress_bar("counting pairs") if progress == "auto" else nullcontext(progress)
     with bar as report:
         evaluation = run(embeddings, labels, settings, threads, report)
-    for note in evaluation.notes:
+    for note in evaluation.all_notes:
         warnings.warn(note, UserWarning, stacklevel=2)
     return evaluation
 
@@ -160,8 +159,7 @@ def run(
         answers = answer(counts, settings)
     noise = measure_image_noise(data, counts.negatives)
     notes = (*data.notes, *reason)
-    evaluation = Evaluation(settings, data.names, data.sizes, counts, ranks, answers, method, noise, notes)
-    return replace(evaluation, notes=(*notes, *notes_on_noise(evaluation)))
+    return Evaluation(settings, data.names, data.sizes, counts, ranks, answers, method, noise, notes)
 
 
 def check_labels(labels: Any, far: tuple[float, float]) -> None:

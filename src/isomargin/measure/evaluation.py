@@ -22,7 +22,7 @@ from isomargin.measure.answers import Answers, answer
 from isomargin.measure.counts import PairCounts, RankCounts
 from isomargin.measure.curves import Curves, make_curves, share
 from isomargin.measure.distances import BinnedDistances, Floats
-from isomargin.measure.image_noise import ImageNoise, debiased_opis
+from isomargin.measure.image_noise import ImageNoise, debiased_opis, notes_on_noise
 from isomargin.measure.serial import null_for_nan
 from isomargin.measure.settings import Settings
 
@@ -110,6 +110,11 @@ class Evaluation:
     def negative_pairs(self) -> int:
         """Number of negative pairs, each counted once."""
         return self.counts.negatives.pooled_total
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        """The notes, and whether classes have too few images for these settings' OPIS to mean much."""
+        return (*self.notes, *notes_on_noise(self))
 
     # ----- threshold consistency
 
@@ -316,16 +321,28 @@ class Evaluation:
 
     # ----- how far to trust it
 
-    def intervals(self, draws: int = 1000, confidence: float = 0.95, seed: int = 0) -> "dict[str, Interval]":
+    def intervals(
+        self,
+        draws: int = 1000,
+        confidence: float = 0.95,
+        seed: int = 0,
+        images: tuple[Any, Any] | None = None,
+    ) -> "dict[str, Interval]":
         """Give every score within the bounds that other classes of the same kind would keep it; `uncertainty` says how.
+
+        With ``images=(embeddings, labels)``, those that were evaluated, the bounds are those of other images of the
+        same classes; `image_resampling` says how.
 
         >>> import isomargin as im
         >>> embeddings = np.random.default_rng(0).normal(size=(60, 8)) + 3 * np.eye(8)[np.arange(60) % 6]
         >>> print(im.evaluate(embeddings, np.arange(60) % 6).intervals()["recall@1"])
         0.8667 (0.8 to 0.9667)
         """
+        from isomargin.measure.image_resampling import image_intervals
         from isomargin.measure.uncertainty import intervals
 
+        if images is not None:
+            return image_intervals(self, *images, draws, confidence, seed)
         return intervals(self, draws, confidence, seed)
 
     # ----- asking again

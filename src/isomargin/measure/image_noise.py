@@ -109,19 +109,24 @@ def noise_share(evaluation: "Evaluation", noise: ImageNoise) -> float:
 
 def notes_on_noise(evaluation: "Evaluation") -> tuple[str, ...]:
     """Say so where classes have too few images for OPIS to mean much, with the number that would do."""
-    noise, small = evaluation.image_noise, int((evaluation.sizes < FEWEST).sum())
-    if noise is None or len(noise.classes) < 2:
-        return ()
+    noise, classes = evaluation.image_noise, len(evaluation.curves.classes)
+    known = 0 if noise is None else len(noise.classes)
+    if noise is None or known < 2 or 2 * known < classes:
+        return (
+            f"{known:,} of the {classes:,} classes that OPIS is about have {FEWEST} images or more: how much of it is "
+            f"noise of so few images cannot be told; measure more images a class",
+        )
     part, left = noise_share(evaluation, noise), evaluation.debiased_opis
     if part <= NOISY * (part + left):
         return ()
     images = float(np.median(evaluation.sizes[noise.classes]))
-    enough = "" if left <= 0 else f", or measure some {math.ceil(images * part / (QUIET * left)):,} images a class"
-    without = "all" if left <= 0 else f"{part / (part + left):.0%}"
-    aside = f"; {small:,} classes of fewer than {FEWEST} images cannot tell and are left out of it" if small else ""
+    few = f"because classes have few images (half of them at most {images:g})"
+    if left <= 0:
+        return (f"all of OPIS may be noise, {few}: measure several times as many images a class",)
+    enough = math.ceil(images * part / (QUIET * left))
     return (
-        f"about {without} of OPIS is noise, because classes have few images (half of them at most {images:g}): quote "
-        f"OPIS without the images' noise, {left:.3g}{enough}{aside}",
+        f"about {part / (part + left):.0%} of OPIS is noise, {few}: quote OPIS without the images' noise, {left:.3g}, "
+        f"or measure some {enough:,} images a class",
     )
 
 

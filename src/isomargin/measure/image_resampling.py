@@ -35,10 +35,10 @@ def image_intervals(
     """Intervals of the scores had other images of the same classes been taken, by bootstrap within each class.
 
     By name: ``opis``, ``debiased_opis`` (where known), ``epsilon_opis``, ``mean_utility``, ``far`` and ``frr`` at the
-    pooled threshold for the target FAR, ``recall@k``. The calibration range stays, and so do the classes, strangers
-    and ranks of which images change. A class's sensitivity is a mean over pairs, of which each drawn image changes
-    two ends: to first order its deviation is twice that of the images' own means. Drawing noisy images anew adds
-    their noise once more to OPIS; the bounds are moved back by what it adds in the mean.
+    pooled threshold for the target FAR, ``recall@k``. The classes stay, and so does the calibration range. Both ends of
+    a pair are drawn: to first order the deviation of a class's sensitivity, and of the pooled FAR, is twice that of
+    the images' own rates. (Both images of a class of two have the same rate, so such a class seems certain.) Drawing
+    noisy images anew adds their noise once more to OPIS; the bounds are moved back by what it adds in the mean.
 
     >>> import isomargin as im
     >>> generator = np.random.default_rng(0)
@@ -48,7 +48,7 @@ def image_intervals(
     >>> bounds["opis"].low < bounds["opis"].value < bounds["opis"].high
     True
     """
-    check_draws(evaluation, draws, confidence)
+    check_draws(draws, confidence)
     data = sort_by_class(embeddings, labels)
     if not np.array_equal(data.names, evaluation.names) or not np.array_equal(data.sizes, evaluation.sizes):
         raise InputError("the embeddings are not those that were evaluated: their classes or sizes differ")
@@ -99,8 +99,10 @@ def scores_of(
     """(draws,) scores from (draws, classes, grid + 1) rates, the last ones at the target's threshold."""
     settings, some, counts = evaluation.settings, evaluation.curves.classes, evaluation.counts
     negatives, positives = counts.negatives.totals, counts.positives.totals
+    drawn = (far[:, :, -1] @ negatives) / negatives.sum()
+    whole = evaluation.target.far
     scores = {
-        "far": (far[:, :, -1] @ negatives) / negatives.sum(),
+        "far": np.clip(whole + 2 * (drawn - whole), 0.0, 1.0),  # both ends of a pair are drawn
         "frr": 1 - (sensitivity[:, :, -1] @ positives) / positives.sum(),
     }
     second, accepted = sensitivity[:, some, :-1].astype(float), far[:, some, :-1].astype(float)

@@ -4,6 +4,7 @@ A draw is a weight for each class, how often it was drawn. All scores of many dr
 counts by products of matrices; no pair is looked at again. What is made of the draws is in ``uncertainty.py``.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -27,16 +28,18 @@ GROUPS = 200  # classes are left out in so many groups at most
 AT_ONCE = 1 << 23  # weights that are held in floating point
 
 
-def draw_weights(classes: int, draws: int, seed: int) -> Weights:
+def draw_weights(evaluation: "Evaluation", draws: int, seed: int) -> Weights:
     """(draws, classes) how often each class is drawn, when as many as there are are drawn with replacement.
 
-    >>> draw_weights(4, 3, seed=0).sum(axis=1).tolist()
-    [4, 4, 4]
+    A draw in which no class has a positive pair says nothing and is drawn again.
     """
-    generator = np.random.default_rng(seed)
+    generator, classes = np.random.default_rng(seed), evaluation.class_count
+    with_friends = evaluation.counts.positives.totals > 0
     weights = np.empty((draws, classes), np.uint16)
     for row in weights:
-        row[:] = np.bincount(generator.integers(0, classes, classes), minlength=classes)
+        row[:] = 0
+        while not row[with_friends].any():
+            row[:] = np.bincount(generator.integers(0, classes, classes), minlength=classes)
     return weights
 
 
@@ -51,6 +54,13 @@ def leave_out_weights(classes: int) -> Weights:
     if groups < classes:
         group_of = np.random.default_rng(0).permutation(group_of)
     return np.asarray(group_of != np.arange(groups)[:, None], np.uint16)
+
+
+def in_parts(weights: Weights) -> Iterator[Floats]:
+    """Give the weights in floating point, as many draws as are held at once."""
+    step = max(1, AT_ONCE // weights.shape[1])
+    for first in range(0, len(weights), step):
+        yield weights[first : first + step].astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -109,14 +119,8 @@ class Resampler:
 
     def scores(self, weights: Weights) -> dict[str, Floats]:
         """(draws,) by name: every score of each draw of the classes."""
-        step = max(1, AT_ONCE // weights.shape[1])
-        parts = [self.some_scores(weights[first : first + step]) for first in range(0, len(weights), step)]
+        parts = [self.consistency(some) | self.verification(some) | self.retrieval(some) for some in in_parts(weights)]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-    def some_scores(self, weights: Weights) -> dict[str, Floats]:
-        """(draws,) the same for as many draws as are held at once."""
-        floats = weights.astype(np.float64)
-        return self.consistency(floats) | self.verification(floats) | self.retrieval(floats)
 
     # ----- threshold consistency
 
@@ -162,9 +166,10 @@ class Resampler:
         deviations = self.utility[large] - middle
         mean, square = (grid.at((drawn / number) @ each) for each in (deviations, np.square(deviations)))
         noise = grid.at((drawn / number) @ image_noise.of_utility(self.distances, self.evaluation))
+        repeated = np.square(drawn / number).sum(axis=1, keepdims=True)  # the noise's part in the draw's mean curve
         middle_of_draw = mean if pooled_curve is None else grid.at(pooled_curve - middle)
         variance = square - 2 * middle_of_draw * mean + np.square(middle_of_draw)
-        return np.asarray((variance - noise * (1 - 1 / number)).mean(axis=1))
+        return np.asarray((variance - noise * (1 - repeated)).mean(axis=1))
 
     def epsilon_opis(self, drawn: Floats, grid: "Grid") -> Floats:
         """(draws,) epsilon-OPIS; classes are ranked by their mean utility over the whole set's range."""
@@ -222,22 +227,30 @@ class Resampler:
 
     def rates_at(self, distance: float, weights: Weights) -> tuple[Floats, Floats]:
         """(draws,) pooled FAR and FRR at one threshold."""
-        here, floats = np.array([distance]), weights.astype(np.float64)
-        far = self.pooled_far(self.evaluation.counts.negatives.within(here), floats)
-        return far[:, 0], self.pooled_frr(self.evaluation.counts.positives.within(here), floats)[:, 0]
+        here, counts = np.array([distance]), self.evaluation.counts
+        negatives, positives = counts.negatives.within(here), counts.positives.within(here)
+        parts = [
+            (self.pooled_far(negatives, some)[:, 0], self.pooled_frr(positives, some)[:, 0])
+            for some in in_parts(weights)
+        ]
+        return np.concatenate([far for far, _ in parts]), np.concatenate([frr for _, frr in parts])
 
     def frr_at_target(self, weights: Weights) -> Floats:
         """(draws,) pooled FRR at the threshold at which a draw's pooled FAR is what the set's is at its target."""
-        counts, target, floats = self.evaluation.counts, self.evaluation.target, weights.astype(np.float64)
+        counts, target = self.evaluation.counts, self.evaluation.target
         ends = [
             counts.negatives.pooled_distance_at(int(min(target.far * factor, 1.0) * counts.negatives.pooled_total))
             for factor in (1 / MARGIN, MARGIN)
         ]
         distances = np.linspace(min(ends[0], target.distance), max(ends[1], target.distance), FINE)
-        far = np.maximum.accumulate(self.pooled_far(counts.negatives.within(distances), floats), axis=1)
-        threshold = crossings(far, target.far, distances)
-        frr = self.pooled_frr(counts.positives.within(distances), floats)
-        return Grid(distances, threshold, threshold, 1).at(frr)[:, 0]
+        negatives, positives = counts.negatives.within(distances), counts.positives.within(distances)
+        parts = []
+        for some in in_parts(weights):
+            far = np.maximum.accumulate(self.pooled_far(negatives, some), axis=1)
+            threshold = crossings(far, target.far, distances)
+            frr = self.pooled_frr(positives, some)
+            parts.append(Grid(distances, threshold, threshold, 1).at(frr)[:, 0])
+        return np.concatenate(parts)
 
     def pooled_far(self, within: Floats, weights: Floats) -> Floats:
         """(draws, m) each draw's pooled FAR from (classes, m) counts."""
@@ -289,7 +302,8 @@ class Grid:
     def places(self) -> tuple[NDArray[np.int64], Floats]:
         """(draws, grid) the fine distance to the left of each, and the share of the step beyond it."""
         place = np.linspace(self.low, self.high, self.number, axis=1) - self.distances[0]
-        place *= (len(self.distances) - 1) / (self.distances[-1] - self.distances[0])
+        width = self.distances[-1] - self.distances[0]
+        place *= (len(self.distances) - 1) / width if width > 0 else 0.0
         left = np.clip(place.astype(np.int64), 0, len(self.distances) - 2)
         return left, np.clip(place - left, 0.0, 1.0)
 

@@ -48,7 +48,9 @@ def from_json_values(values: dict[str, Any]) -> Evaluation:
     if values.get("format") != FORMAT:
         raise InputError("this JSON is not an evaluation that isomargin wrote")
     if values.get("version") != VERSION:
-        raise InputError(f"this evaluation has format version {values.get('version')!r}: {VERSION} is needed")
+        raise InputError(
+            f"this evaluation has format version {values.get('version')!r}, and {VERSION} is needed: evaluate again"
+        )
     settings = Settings.from_values(**values["settings"])
     counts = PairCounts(unpack_distances(values["positives"]), unpack_distances(values["negatives"]))
     kind = values["names"]["dtype"]

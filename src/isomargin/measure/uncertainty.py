@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from isomargin.measure.evaluation import Evaluation
 
 FEWEST_DRAWS = 100
+FEW_CLASSES = 20  # below which intervals over classes hold less than they say
+LEAST_SLOPE = 0.1
 
 
 @dataclass(frozen=True)
@@ -60,18 +62,20 @@ def intervals(
     >>> bounds["opis"].low < bounds["opis"].value < bounds["opis"].high
     True
     """
-    check_draws(evaluation, draws, confidence)
+    check_draws(draws, confidence)
+    check_classes(evaluation)
     resampler, classes = Resampler(evaluation), evaluation.class_count
     values = score_values(evaluation)
-    drawn = resampler.scores(draw_weights(classes, draws, seed))
+    drawn = resampler.scores(draw_weights(evaluation, draws, seed))
     left_out = resampler.scores(leave_out_weights(classes))
     whole = resampler.scores(np.ones((1, classes), np.uint16))
-    bounds = {
-        # What interpolating between distances has changed, it has changed in the draws too.
-        name: interval(value, drawn[name] - whole[name] + value, left_out[name], confidence, bounded(name))
-        for name, value in values.items()
-        if name in drawn
-    }
+    bounds = {}
+    for name, value in values.items():
+        if name in drawn:
+            # What interpolating between distances has changed, it has changed in the draws too.
+            moved = drawn[name] - whole[name] + value
+            number = chances(evaluation, name)
+            bounds[name] = interval(value, moved, left_out[name], confidence, bounded(name), number)
     far, frr = rate_intervals(evaluation, evaluation.target.distance, draws, confidence, seed)
     return bounds | {"far": far, "frr": frr}
 
@@ -84,23 +88,26 @@ def rate_intervals(
     Where no class has a single false accept (or reject) the bootstrap knows nothing: then the upper bound is the
     rate at which that would still happen in so many classes with the probability 1 - confidence.
     """
-    check_draws(evaluation, draws, confidence)
+    check_draws(draws, confidence)
+    check_classes(evaluation)
     resampler, classes, point = Resampler(evaluation), evaluation.class_count, evaluation.at(distance)
-    drawn = resampler.rates_at(distance, draw_weights(classes, draws, seed))
+    drawn = resampler.rates_at(distance, draw_weights(evaluation, draws, seed))
     left_out = resampler.rates_at(distance, leave_out_weights(classes))
-    # Two classes make a negative pair: of so many classes, half as many pairs have none in common.
-    chances = max(int(np.isfinite(point.class_far).sum()) // 2, 1), int(np.isfinite(point.class_frr).sum())
     far, frr = (
-        interval(value, drawn[i], left_out[i], confidence, (0.0, 1.0), chances[i])
-        for i, value in enumerate((point.far, point.frr))
+        interval(value, drawn[i], left_out[i], confidence, bounded(name), chances(evaluation, name))
+        for i, (name, value) in enumerate((("far", point.far), ("frr", point.frr)))
     )
     return far, frr
 
 
-def check_draws(evaluation: "Evaluation", draws: int, confidence: float) -> None:
+def check_draws(draws: int, confidence: float) -> None:
     """Refuse what no interval can be made of."""
     checks.whole(draws, "draws", FEWEST_DRAWS)
     checks.share(confidence, "confidence")
+
+
+def check_classes(evaluation: "Evaluation") -> None:
+    """Refuse a single class."""
     if evaluation.class_count < 2:
         raise InputError("there is one class: intervals over classes need at least two")
 
@@ -111,6 +118,28 @@ def score_values(evaluation: "Evaluation") -> dict[str, float]:
     values = {name: float(getattr(evaluation, name)) for name in names}
     values |= {f"recall@{k}": value for k, value in evaluation.recall_at_k.items()}
     return {name: value for name, value in values.items() if not np.isnan(value)}
+
+
+def chances(evaluation: "Evaluation", name: str) -> int | None:
+    """How many classes could each have shown an error, for scores that are rates; None for others.
+
+    Two classes make a negative pair: of so many classes, half as many pairs have none in common.
+    """
+    with_friends = int((evaluation.counts.positives.totals > 0).sum())
+    if name == "frr" or name in ("r_precision", "map_at_r") or name.startswith("recall@"):
+        return with_friends
+    return max(with_friends // 2, 1) if name in ("far", "eer") else None
+
+
+def note_on_few_classes(evaluation: "Evaluation") -> tuple[str, ...]:
+    """Say so where there are too few classes for intervals over classes to hold what they say."""
+    classes = int((evaluation.counts.positives.totals > 0).sum())
+    if classes >= FEW_CLASSES:
+        return ()
+    return (
+        f"{classes} classes with positive pairs are few for intervals over classes: below {FEW_CLASSES}, a 95% "
+        "interval holds the truth in some 80% to 90% of cases",
+    )
 
 
 def bounded(name: str) -> tuple[float, float]:
@@ -172,7 +201,9 @@ def bca_bounds(value: float, drawn: Floats, left_out: Floats, confidence: float)
 
     shift, acceleration = bca_terms(value, drawn, left_out)
     tail = ndtri(np.array([1 - confidence, 1 + confidence]) / 2)
-    shares = ndtr(shift + (shift + tail) / (1 - acceleration * (shift + tail)))
+    slope = 1 - acceleration * (shift + tail)
+    # Far out, BCa's approximation turns back on itself: there the plain quantiles are better.
+    shares = ndtr(shift + (shift + tail) / slope) if slope.min() > LEAST_SLOPE else ndtr(tail)
     low, high = np.quantile(drawn, shares)
     return float(low), float(high)
 

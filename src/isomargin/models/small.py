@@ -78,6 +78,18 @@ def small_conv4() -> nn.Module:
     return _SmallNet([*early, *_convolution(64, 128, stride=2), relu, *_convolution(128, 128), relu], 128)
 
 
+def small_residual() -> nn.Module:
+    """Make a 5 × 5 convolution of stride 2 and three residual blocks, of 64 channels at 14 and 128 at 7 pixels.
+
+    584 thousand parameters; two and a half times the work of `small_conv4`, a quarter of that of `small_resnet`.
+
+    >>> small_residual().forward_features(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 128, 7, 7])
+    """
+    blocks = [_Residual(32, 64, 1), _Residual(64, 128, 2), _Residual(128, 128, 1)]
+    return _SmallNet([*_convolution(1, 32, 5, 2), nn.ReLU(inplace=True), *blocks], 128)
+
+
 def small_resnet() -> nn.Module:
     """Make six residual blocks, of 32, 64 and 128 channels at 28, 14 and 7 pixels: about a million parameters.
 
@@ -95,6 +107,7 @@ def small_resnet() -> nn.Module:
 SMALL: dict[str, Callable[[], nn.Module]] = {
     "small_conv": small_conv,
     "small_conv4": small_conv4,
+    "small_residual": small_residual,
     "small_resnet": small_resnet,
 }
 """The small backbones by name."""

@@ -354,7 +354,7 @@ def calibrate(
     method: Method = "platt",
     *,
     prior: float | None = None,
-    folds: int = 5,
+    folds: int | None = None,
     seed: int = 0,
 ) -> Calibration:
     """Fit a map from cosine similarity to the probability of a match, and judge it on classes left out.
@@ -378,7 +378,7 @@ def calibrate(
         prior: share of matches among the pairs that production will see; 0.5 unless given. The data's own share is an
             artefact of how many images and classes it has (0.5% of all pairs, say) and says nothing about production.
             ``Calibration.with_prior`` changes it later.
-        folds: groups of classes.
+        folds: groups of classes; 5, or as many as there are classes if those are fewer.
         seed: of the draw of the folds.
 
     >>> import isomargin as im
@@ -394,7 +394,8 @@ def calibrate(
     counts = evaluation.counts
     check_pairs(counts)
     both = (counts.positives.totals > 0) & (counts.negatives.totals > 0)
-    fold_of = deal(both, checks.whole(folds, "folds", least=2), checks.whole(seed, "seed", least=0))
+    folds = min(5, max(2, int(both.sum()))) if folds is None else checks.whole(folds, "folds", least=2)
+    fold_of = deal(both, folds, checks.whole(seed, "seed", least=0))
     positives = gather_points(counts.positives, fold_of, folds)
     negatives = gather_points(counts.negatives, fold_of, folds)
 

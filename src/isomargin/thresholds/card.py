@@ -24,12 +24,14 @@ from isomargin.errors import InputError
 from isomargin.files import atomic_write, check_file, reading
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.serial import null_for_nan
-from isomargin.tables import LONGEST, PIPED, printable
+from isomargin.measure.uncertainty import note_on_few_classes
+from isomargin.text import LONGEST, PIPED, printable
 from isomargin.thresholds.choose import QUANTILES, ThresholdChoice
 from isomargin.thresholds.conversions import ACCEPT_WHEN, conversions
 
 FORMAT = "isomargin threshold card"
 VERSION = 1
+LARGEST_CARD = 1 << 20  # bytes in which a card's format is looked for
 SHOWN = 3  # classes of a summary; the card names more
 
 NUMBER = (int, float)
@@ -169,7 +171,8 @@ def is_card(path: Path) -> bool:
     if path.suffix != ".json" or not path.is_file():
         return False
     with path.open("rb") as file:
-        return FORMAT.encode() in file.read(200)
+        start = file.read(LARGEST_CARD)
+    return f'"{FORMAT}"'.encode() in start
 
 
 def make_card(
@@ -214,7 +217,7 @@ def make_card(
             "class_frr_quantiles": {str(q): value for q, value in choice.class_frr_quantiles.items()},
             "share_over_target": choice.share_over_target,
             "method": evaluation.method,
-            "notes": list(evaluation.notes),
+            "notes": [*evaluation.all_notes, *note_on_few_classes(evaluation)],
         },
         worst_classes=[without_nan(asdict(each)) for each in choice.worst_classes],
         promise=plain(promise, "promise"),

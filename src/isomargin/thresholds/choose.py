@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from isomargin import checks
 from isomargin.errors import InputError
@@ -21,6 +20,7 @@ from isomargin.measure.evaluation import Evaluation, OperatingPoint
 from isomargin.measure.settings import Settings
 from isomargin.measure.uncertainty import Interval, rate_intervals
 from isomargin.thresholds.conformal import Promise
+from isomargin.thresholds.places import just_beyond, midway
 from isomargin.utility import utility as utility_of
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -236,12 +236,12 @@ def distance_at_far(counts: PairCounts, far: float) -> float:
             f"{reached:.3g}, because so many images of different classes are the same: look for duplicates, or ask "
             "for a larger far"
         )
-    return distance
+    return negatives.short_of(distance)
 
 
 def distance_at_frr(counts: PairCounts, frr: float) -> float:
     """Smallest threshold whose pooled FRR does not exceed this; where bins are known only, the smallest edge."""
-    positives, negatives = counts.positives, counts.negatives
+    positives = counts.positives
     if frr * positives.pooled_total < 1 - ROUNDING:
         raise InputError(
             f"frr asks for a false reject rate of {frr:g}, but with {positives.pooled_total:,} positive pairs the "
@@ -249,13 +249,9 @@ def distance_at_frr(counts: PairCounts, frr: float) -> float:
         )
     kept = int(kept_pairs(frr, np.array(positives.pooled_total)))
     if isinstance(positives, BinnedDistances):
-        return float(positives.edges[np.searchsorted(positives.pooled_cumulative, kept, side="left")])
-    farthest_kept = float(positives.pooled[kept - 1])
-    if isinstance(negatives, BinnedDistances):
-        return next_above(negatives.edges, farthest_kept)
-    # Beyond the pair itself, where a search engine's rounding could lose it, but short of any other.
-    beyond = min(next_above(positives.pooled, farthest_kept), next_above(negatives.pooled, farthest_kept))
-    return float(midway(np.array([farthest_kept, beyond]))[0])
+        edge = float(positives.edges[np.searchsorted(positives.pooled_cumulative, kept, side="left")])
+        return min(2 * edge - positives.short_of(edge), FARTHEST)  # as far beyond the edge as others stay short of it
+    return just_beyond(counts, float(positives.pooled[kept - 1]))
 
 
 def distance_of_best_utility(counts: PairCounts, settings: Settings) -> float:
@@ -267,7 +263,7 @@ def distance_of_best_utility(counts: PairCounts, settings: Settings) -> float:
         first = (counts.negatives.pooled_total - negatives) / counts.negatives.pooled_total
     else:
         first = share(accepted, accepted + negatives)
-    return float(candidates[first_best(utility_of(first, sensitivity, settings.c))])
+    return short_of(counts, float(candidates[first_best(utility_of(first, sensitivity, settings.c))]))
 
 
 def distance_of_least_cost(counts: PairCounts, false_accept: float, false_reject: float, prior: float) -> float:
@@ -286,7 +282,7 @@ def distance_of_least_cost(counts: PairCounts, false_accept: float, false_reject
             f"costs least to accept no pair at all, and distance {candidates[0]:.3g} accepts some already, because "
             "images of different classes are the same: look for duplicates, or make a false accept cheaper"
         )
-    return float(candidates[best])
+    return short_of(counts, float(candidates[best]))
 
 
 def candidate_distances(counts: PairCounts) -> Floats:
@@ -304,31 +300,15 @@ def candidate_distances(counts: PairCounts) -> Floats:
     return midway(np.append(from_zero, FARTHEST))
 
 
+def short_of(counts: PairCounts, distance: float) -> float:
+    """Give a threshold that accepts the pairs counted within a candidate, and no others."""
+    return counts.negatives.short_of(counts.positives.short_of(distance))
+
+
 def accepted_pairs(counts: PairCounts, candidates: Floats) -> tuple[Floats, Floats]:
     """(m,) pooled positive and negative pairs at most so far apart: whole numbers, at a bin's edge too."""
     positives, negatives = counts.positives.pooled_within(candidates), counts.negatives.pooled_within(candidates)
     return np.rint(positives), np.rint(negatives)
-
-
-def midway(ascending: Floats) -> Floats:
-    """(m - 1,) the middle between each value and the next; the value itself where floats have no middle.
-
-    >>> midway(np.array([0.0, 1.0, 1.5, 1.5]))
-    array([0.5 , 1.25, 1.5 ])
-    """
-    low, high = ascending[:-1], ascending[1:]
-    middle = (low + high) / 2
-    return np.where(middle < high, middle, low)
-
-
-def next_above(ascending: NDArray[Any], value: float) -> float:
-    """The first entry above this, else the farthest that unit vectors can be apart.
-
-    >>> next_above(np.array([0.1, 0.3, 0.3]), 0.1), next_above(np.array([0.1]), 0.1)
-    (0.3, 2.0)
-    """
-    place = int(np.searchsorted(ascending, value, side="right"))
-    return float(ascending[place]) if place < len(ascending) else FARTHEST
 
 
 def first_best(values: Floats) -> int:

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from isomargin import checks
 from isomargin.errors import InputError
 from isomargin.measure.answers import ROUNDING
-from isomargin.measure.distances import ClassDistances, Floats, ListedDistances
+from isomargin.measure.distances import FARTHEST, ClassDistances, Floats, ListedDistances
 from isomargin.measure.evaluation import Evaluation
+from isomargin.thresholds.places import just_beyond, midway, next_above
 
 Rate = Literal["far", "frr"]
 
@@ -80,7 +81,7 @@ class Promise:
         pairs = {
             "far": "it is compared with the same strangers, or with a like mix of them; this is exact where all "
             "classes meet one fixed set of strangers, and nearly so here, where each calibration class met the others"
-            + (": in checks, 5% of classes over the target became up to 7%" if self.delta else ""),
+            + (": in checks, 5% of classes over the target became up to 7%, and 10% up to 11%" if self.delta else ""),
             "frr": "it has two or more images, since one alone has no pair to reject",
         }
         if self.delta is None:
@@ -181,6 +182,10 @@ def promise_threshold(
         delta = checks.share(delta, "delta")
     distances = evaluation.counts.negatives if rate == "far" else evaluation.counts.positives
     distance = promised_distance(distances, rate, target, delta)
+    if rate == "frr" and isinstance(distances, ListedDistances):
+        # Midway to the next pair of either kind: strangers between two friends need not be accepted.
+        last = int(np.searchsorted(distances.pooled, distance, side="right")) - 1
+        distance = just_beyond(evaluation.counts, float(distances.pooled[last]))
     point = evaluation.at(distance)
     classes = int((distances.totals > 0).sum())
     return Promise(rate, target, delta, classes, distance, point.far, point.frr)
@@ -253,16 +258,16 @@ def just_below(distances: ClassDistances, place: int) -> float:
     """Give the threshold that refuses this place and admits all nearer ones; -inf where nothing is nearer."""
     if isinstance(distances, ListedDistances):
         return distances.pooled_distance_admitting(place)
-    return float(distances.edges[place]) if place else -math.inf
+    return distances.short_of(float(distances.edges[place])) if place else -math.inf
 
 
 def just_above(distances: ClassDistances, place: int) -> float:
     """Give the threshold that admits this place and nothing farther."""
     if not isinstance(distances, ListedDistances):
-        return float(distances.edges[place + 1])
+        edge = float(distances.edges[place + 1])
+        return min(2 * edge - distances.short_of(edge), FARTHEST)  # as far beyond the edge as others stay short of it
     admitted = float(distances.pooled[place])
-    farther = int(np.searchsorted(distances.pooled, distances.pooled[place], side="right"))
-    return (admitted + float(distances.pooled[farther])) / 2 if farther < len(distances.pooled) else admitted
+    return float(midway(np.array([admitted, next_above(distances.pooled, admitted)]))[0])
 
 
 def share_deviation(delta: float, classes: int) -> float:

@@ -146,7 +146,7 @@ def make_row(name: str, evaluation: Evaluation, reference: OperatingPoint) -> Tr
         accuracy_difference=accuracy(point) - accuracy(reference),
         worst_class_far=worst_class(point.class_far),
         worst_class_frr=worst_class(point.class_frr),
-        own_distance=own if own >= 0 else math.nan,
+        own_distance=negatives.short_of(own) if own >= 0 else math.nan,
     )
 
 

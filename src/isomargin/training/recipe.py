@@ -52,6 +52,8 @@ class BatchRecipe(_Section):
     classes: Whole = 64
     """Different classes in a batch."""
     images_per_class: Whole = 4
+    families: Annotated[int, Field(ge=0, strict=True)] = 0
+    """From how many families, classes whose folders lie in one folder, a batch draws first; 0: from all alike."""
     small_classes: Literal["repeat", "drop"] = "repeat"
     """What becomes of classes that have fewer images: see `ClassBatchSampler`."""
     chunk: Whole | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -207,12 +208,40 @@ def make_sampler(recipe: Recipe, images: ImageSet, rank: int = 0, world_size: in
     batch = recipe.batch
     if batch.classes < world_size:
         raise InputError(f"batch.classes is {batch.classes} for {world_size} processes: at least one each is needed")
+    families = None
+    if batch.families:
+        names = np.array([family_of(name) for name in images.class_names])
+        if len(np.unique(names)) == 1:
+            raise InputError(
+                f"batch.families is {batch.families}, but all classes are of one family: classes in folders of folders "
+                "are needed, such as alphabet/character"
+            )
+        families = names[images.labels]
     try:
         return ClassBatchSampler(
-            images.labels, batch.classes, batch.images_per_class, batch.small_classes, recipe.seed, rank, world_size
+            images.labels,
+            batch.classes,
+            batch.images_per_class,
+            batch.small_classes,
+            recipe.seed,
+            rank,
+            world_size,
+            families,
+            batch.families,
         )
     except InputError as error:  # a recipe has its own names
         raise InputError(str(error).replace("classes_per_batch", "batch.classes")) from error
+
+
+def family_of(class_name: str) -> str:
+    """Give the folder that a class's folder lies in; drawings turned alike are families of their own.
+
+    >>> family_of("Greek/character01"), family_of("Greek/character01 90°"), family_of("owl")
+    ('Greek', 'Greek 90°', '')
+    """
+    folder, _, name = class_name.rpartition("/")
+    turned = re.search(r" \d+°$", name)
+    return folder + (turned.group() if turned else "")
 
 
 @dataclass(frozen=True)
