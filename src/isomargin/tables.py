@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 SCORES = {
     "opis": "OPIS",
-    "debiased_opis": "OPIS without the images' noise",
+    "debiased_opis": "OPIS without noise",
     "epsilon_opis": "epsilon-OPIS",
-    "relative_opis": "OPIS / squared mean disutility",
+    "relative_opis": "OPIS / sq. disutility",
     "mean_utility": "mean utility",
     "eer": "equal error rate",
     "frr": "FRR at the target FAR",

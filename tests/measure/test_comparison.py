@@ -183,7 +183,7 @@ def difference(score, value, low, high, change=None):
 
 
 def said(*rows, confidence=0.95):
-    return Comparison("A", {"B": rows}, confidence, classes=9).sentence("B")
+    return Comparison("A", {"B": rows}, confidence, classes=9, least_p_value=0.001).sentence("B")
 
 
 def test_the_sentence_says_how_much_in_which_direction():
@@ -199,7 +199,7 @@ def test_the_sentence_says_how_much_in_which_direction():
 
 def test_without_a_share_the_sentence_gives_the_difference_itself():
     text = said(difference("opis", -0.0234, -0.03, -0.01))
-    assert re.fullmatch(r"B's OPIS is 2\.34 points lower, 95% interval 1\.00 to 3\.00", text)
+    assert re.fullmatch(r"B's OPIS is 0\.023 lower, 95% interval 0\.01 to 0\.03", text)
 
 
 def test_the_sentence_of_measured_models(comparison):

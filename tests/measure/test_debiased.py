@@ -246,7 +246,7 @@ def test_images_are_counted_as_the_distances_say():
     labels = np.repeat(np.arange(5), [4, 5, 6, 4, 7])
     data = sort_by_class(generator.normal(size=(26, 6)) + 2 * np.eye(6)[labels], labels, dtype=float)
     distances, strangers = np.array([0.3, 0.7, 1.1, 1.5]), generator.permutation(26)[:15]
-    friends, rates = count_levels(data, np.arange(26), data.sizes, strangers, distances)
+    friends, rates = count_levels(data, np.arange(26), data.sizes, [strangers[::2], strangers[1::2]], distances)
     for row in range(26):
         apart = np.linalg.norm(data.vectors - data.vectors[row], axis=1)
         same = labels == labels[row]

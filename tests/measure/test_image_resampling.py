@@ -39,21 +39,20 @@ def test_an_images_rates_are_shares_of_its_friends_and_strangers():
 
 
 def test_intervals_over_images_are_as_wide_as_other_images_make_the_scores():
-    names = ("opis", "debiased_opis", "mean_utility", "frr", "recall@1")
-    repeated = {name: [] for name in names}
-    widths = {name: [] for name in names}
-    for seed in range(60):
-        evaluation = measured(seed)
-        values = {"far": evaluation.target.far, "frr": evaluation.target.frr, "recall@1": evaluation.recall_at_k[1]}
-        for name in names:
-            repeated[name].append(values.get(name, getattr(evaluation, name, None)))
-        if seed < 6:
-            bounds = image_intervals(evaluation, *drawn(seed), draws=300)
-            for name in names:
-                widths[name].append(bounds[name].high - bounds[name].low)
-    for name in ("opis", "debiased_opis", "mean_utility", "recall@1"):
-        actual = 2 * 1.96 * np.std(repeated[name])
-        assert 0.7 < np.mean(widths[name]) / actual < 1.45, name
+    evaluations = [measured(seed) for seed in range(60)]
+    threshold = float(np.mean([each.target.distance for each in evaluations]))
+    repeated = {
+        "opis": [each.opis for each in evaluations],
+        "debiased_opis": [each.debiased_opis for each in evaluations],
+        "mean_utility": [each.mean_utility for each in evaluations],
+        "recall@1": [each.recall_at_k[1] for each in evaluations],
+        "far": [each.at(threshold).far for each in evaluations],
+        "frr": [each.at(threshold).frr for each in evaluations],
+    }
+    bounds = [image_intervals(evaluations[seed], *drawn(seed), draws=300) for seed in range(6)]
+    for name, values in repeated.items():
+        width = np.mean([each[name].high - each[name].low for each in bounds])
+        assert 0.7 < width / (2 * 1.96 * np.std(values)) < 1.45, name
 
 
 def test_the_bounds_hold_the_classes_own_value():

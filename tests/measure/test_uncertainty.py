@@ -151,7 +151,7 @@ def test_scores_of_a_draw_are_those_of_its_definition(some, choice):
     changes, reference_changes = CHOICES[choice]
     resampler = Resampler(some.with_settings(**changes))
     reference = ByDefinition(*draw_set(40, 8, seed=0), **reference_changes)
-    weights = np.concatenate([draw_weights(40, 6, seed=1), leave_out_weights(40)[:3]])
+    weights = np.concatenate([draw_weights(np.ones(40, bool), 6, seed=1), leave_out_weights(40)[:3]])
     found = resampler.scores(weights)
     for i, draw in enumerate(weights):
         for name, expected in reference.scores(draw).items():
@@ -172,7 +172,7 @@ def test_every_class_drawn_once_gives_the_scores_of_the_set(some, choice):
 
 
 def test_retrieval_of_a_draw_is_the_mean_over_its_queries(some):
-    weights = draw_weights(40, 5, seed=2)
+    weights = draw_weights(np.ones(40, bool), 5, seed=2)
     found, table = Resampler(some).scores(weights), some.per_class
     for name in ("recall@1", "recall@4", "r_precision", "map_at_r"):
         for i, draw in enumerate(weights):
@@ -181,7 +181,7 @@ def test_retrieval_of_a_draw_is_the_mean_over_its_queries(some):
 
 
 def test_rates_of_a_draw_are_those_of_its_definition(some):
-    reference, weights = ByDefinition(*draw_set(40, 8, seed=0)), draw_weights(40, 5, seed=3).astype(int)
+    reference, weights = ByDefinition(*draw_set(40, 8, seed=0)), draw_weights(np.ones(40, bool), 5, seed=3).astype(int)
     for threshold in (0.5, 0.7, 1.0):
         far, frr = Resampler(some).rates_at(threshold, weights)
         for i, draw in enumerate(weights):
@@ -235,7 +235,7 @@ def test_binned_pairs_and_classes_of_one_image_are_drawn_alike():
 
 @given(classes=st.integers(2, 450), draws=st.integers(1, 20), seed=st.integers(0, 100))
 def test_a_draw_is_of_as_many_classes_as_there_are(classes, draws, seed):
-    weights = draw_weights(classes, draws, seed)
+    weights = draw_weights(np.ones(classes, bool), draws, seed)
     assert weights.shape == (draws, classes)
     assert (weights.sum(axis=1) == classes).all()
     left_out = leave_out_weights(classes)
@@ -488,3 +488,10 @@ def test_about_as_many_intervals_hold_the_truth_as_they_say(repeated, name):
     assert ((low <= truth) & (truth <= high)).mean() >= (0.84 if name == "epsilon_opis" else 0.86)
     # Neither is this bought with width: bounds are as far apart as the scores' own spread says.
     assert (high - low).mean() / (2 * 1.96) == pytest.approx(values.std(), rel=0.3)
+
+
+def test_a_draw_without_friends_is_drawn_again():
+    with_friends = np.arange(50) < 2
+    weights = draw_weights(with_friends, 400, seed=0)
+    assert (weights[:, with_friends].sum(axis=1) > 0).all()
+    assert (weights.sum(axis=1) == 50).all()

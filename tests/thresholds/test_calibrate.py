@@ -409,7 +409,7 @@ def test_evaluations_and_settings_that_cannot_be_used_are_refused(letters):
         with pytest.raises(im.InputError, match=f"has no {kind} pairs"):
             calibration_errors(wrong, Calibration("platt", 0.5, {"slope": 1.0, "intercept": 0.0}))
     with pytest.raises(im.InputError, match=r"only 3 of the 3 classes .* give folds=3 or fewer"):
-        calibrate(evaluation_of(some, some))
+        calibrate(evaluation_of(some, some), folds=5)
     with pytest.raises(im.InputError, match="no class of the evaluation has both"):
         calibrate(evaluation_of([[0.5], []], [[], [0.1]]))
     with pytest.raises(im.InputError, match="evaluate at least two such classes"):

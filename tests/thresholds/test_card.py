@@ -20,7 +20,7 @@ from isomargin.thresholds.conversions import ACCEPT_WHEN, conversions
 
 HOSTILE = ["\x1b[2J\x1b]0;owned\x07", "two\nlines", "猫" * 60, "\u202egnp.exe", "[bold]markup[/bold]", ""]
 PROMISE = {
-    "guarantee": "a new class exceeds FAR 0.05 with probability at most 0.1",
+    "what": "a new class exceeds FAR 0.05 with probability at most 0.1",
     "delta": 0.1,
     "assumptions": ["classes to come are exchangeable with those measured", "their strangers are of the same kind"],
 }
@@ -270,7 +270,7 @@ def test_the_summary_says_what_matters(card):
     assert "303 images in 15 classes" in flat
     assert f"FAR {100 * card.measured['far']['value']:.3g}% (95% interval " in text
     assert "X.npy" in text
-    for sentence in (PROMISE["guarantee"], *PROMISE["assumptions"]):
+    for sentence in (PROMISE["what"], *PROMISE["assumptions"]):
         assert sentence in flat
     assert "platt" in text
     assert f"{100 * card.measured['share_over_target']:.3g}% of the classes" in text

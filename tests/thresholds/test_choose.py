@@ -29,6 +29,7 @@ from isomargin.thresholds.choose import (
 
 QUICK = {"draws": 100}
 BINS = 8
+SHORT = 2e-6  # of a bin's edge stays a threshold from bins, because pairs at it are counted beyond it
 
 # Multiples of 1/16 are floats and tie often; a few bins of 1/4 hold several of them.
 some_distances = st.lists(st.integers(0, 32).map(lambda each: each / 16), min_size=1, max_size=12)
@@ -64,7 +65,7 @@ def accepted(distances, threshold, in_bins):
 def all_thresholds(positives, negatives, kind):
     """One of each set that accepts the same pairs, as far as they are known, by their own ends."""
     if kind != "listed":
-        return [edge * 2 / BINS for edge in range(1, BINS + 1)]
+        return [*(edge * 2 / BINS - SHORT for edge in range(1, BINS)), 2.0]
     return sorted({0.0, *positives, *negatives})
 
 
@@ -108,13 +109,13 @@ def test_no_smaller_threshold_keeps_the_frr(positives, negatives, frr, kind):
         edges = all_thresholds(positives, negatives, kind)
         # Not the edge where the pair itself lies: rounding could drop it there.
         edge = min((each for each in edges if each > farthest_kept), default=2.0)
-        assert found == pytest.approx(edge, abs=3e-6)
-        assert farthest_kept < found < edge or found == 2
+        assert found == pytest.approx(edge, abs=1e-9)
+        assert farthest_kept < found
         return
     if kind != "listed":
         edges = all_thresholds(positives, negatives, kind)
         good = [each for each in edges if rates_at(positives, negatives, kind, each)[1] <= frr]
-        assert found == pytest.approx(min(good), abs=3e-6)
+        assert found == pytest.approx(min(good), abs=2 * SHORT + 1e-9)  # on the other side of the edge
         assert 1 - Fraction(accepted(positives, found, False), len(positives)) <= frr
         return
     ends = all_thresholds(positives, negatives, "listed" if kind == "listed" else "binned")
@@ -209,17 +210,21 @@ def test_rates_of_the_choice_are_those_of_the_pairs(fixture, target, request):
     distance, same = pair_distances(rows, labels)
     upper = np.triu(np.ones_like(same), 1)
     near = distance <= choice.distance
-    assert choice.far == pytest.approx(near[upper & ~same].mean(), abs=2e-6)
+    edge = distance <= choice.distance + 2.1e-6  # a threshold from bins stays short of the edge it was counted at
+    assert near[upper & ~same].mean() - 2e-6 <= choice.far <= edge[upper & ~same].mean() + 2e-6
     assert choice.frr == pytest.approx(1 - near[upper & same].mean(), abs=1e-9)
-    far, frr = [], []
+    far, far_at_edge, frr = [], [], []
     for name in np.unique(labels):
         own = labels == name
         far.append(near[own][:, ~own].mean())
+        far_at_edge.append(edge[own][:, ~own].mean())
         if own.sum() > 1:
             frr.append(1 - near[own][:, own][np.triu_indices(own.sum(), 1)].mean())
     levels = (0.05, 0.25, 0.5, 0.75, 0.95)
     assert tuple(choice.class_far_quantiles) == tuple(choice.class_frr_quantiles) == levels
-    assert list(choice.class_far_quantiles.values()) == pytest.approx(np.quantile(far, levels), abs=2e-5)
+    found = np.array(list(choice.class_far_quantiles.values()))
+    assert (np.quantile(far, levels) - 2e-5 <= found).all()
+    assert (found <= np.quantile(far_at_edge, levels) + 2e-5).all()
     assert list(choice.class_frr_quantiles.values()) == pytest.approx(np.quantile(frr, levels), abs=1e-9)
     if "far" in target:
         assert choice.far <= 0.02

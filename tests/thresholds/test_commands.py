@@ -248,3 +248,87 @@ def test_intervals_of_nothing_known_are_refused(run, embeddings):
     code, _, err = run("evaluate", embeddings("a.npz"), "--intervals", "--resample", "pairs")
     assert code == 2
     assert "'classes', 'images'" in err
+
+
+# ----- what must not be lost, or half done
+
+
+def test_a_card_never_takes_the_place_of_what_it_was_measured_on(run, tmp_path):
+    vectors, labels = drawn()
+    evaluation = tmp_path / "x.json"
+    im.evaluate(vectors, labels).save(evaluation)
+    np.save(tmp_path / "v.npy", vectors)
+    (tmp_path / "lab.txt").write_text("\n".join(map(str, labels)) + "\n")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    for arguments in (
+        [evaluation, "--output", evaluation],
+        [tmp_path / "v.npy", "--labels", tmp_path / "lab.txt", "--output", tmp_path / "lab.json"],
+    ):
+        code, _, err = run("threshold", *arguments)
+        assert code == 2
+        assert "choose another name" in err
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_nothing_is_written_where_the_summary_cannot_be(run, embeddings, tmp_path):
+    (tmp_path / "card.txt").mkdir()
+    code, _, _ = run("threshold", embeddings("a.npz"), "--output", tmp_path / "card.json")
+    assert code == 2
+    assert not (tmp_path / "card.json").exists()
+
+
+@pytest.mark.parametrize("options", [["--draws", "5"], ["--confidence", "2"]], ids=str)
+def test_evaluate_writes_nothing_where_intervals_are_refused(run, embeddings, tmp_path, options):
+    code, _, _ = run("evaluate", embeddings("a.npz"), "--intervals", *options, "--output", tmp_path / "e.json")
+    assert code == 2
+    assert not (tmp_path / "e.json").exists()
+
+
+def test_resampling_without_intervals_is_refused(run, embeddings):
+    assert "--intervals" in run("evaluate", embeddings("a.npz"), "--resample", "images")[2]
+
+
+def test_a_card_in_place_of_pairs_is_told_so(run, embeddings, tmp_path):
+    run("threshold", embeddings("a.npz"), "--output", tmp_path / "card.json")
+    code, _, err = run("threshold", tmp_path / "card.json")
+    assert code == 2
+    assert "is a threshold card" in err
+
+
+def test_a_set_named_calibration_can_be_applied_to(run, embeddings):
+    code, out, _ = run("transfer", embeddings("a.npz"), embeddings("calibration.npz", seed=1), "--json")
+    assert code == 0
+    assert [row["name"] for row in json.loads(out)["sets"]] == ["calibration", "calibration (applied)"]
+
+
+def test_labels_as_numbers_and_as_text_are_told_apart(run, embeddings, tmp_path):
+    vectors, labels = drawn()
+    np.savez(tmp_path / "text.npz", embeddings=vectors, labels=labels.astype(str))
+    code, _, err = run("compare", embeddings("numbers.npz"), tmp_path / "text.npz")
+    assert code == 2
+    assert "numbers" in err
+    assert "text" in err
+
+
+def test_the_folder_one_is_in_is_a_run_too(run, tmp_path, monkeypatch):
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        im.evaluate(*drawn(seed=len(name))).save(tmp_path / name / "evaluation.json")
+    monkeypatch.chdir(tmp_path / "one")
+    code, out, _ = run("compare", ".", "../other", "--json")
+    assert code == 0
+    assert json.loads(out)["first"] == "one"
+
+
+def test_few_pairs_are_enough_for_a_threshold_that_they_resolve(run, tmp_path):
+    vectors, labels = drawn(classes=3)
+    np.savez(tmp_path / "few.npz", embeddings=vectors[::4], labels=labels[::4])  # twelve negative pairs
+    code, out, _ = run("threshold", tmp_path / "few.npz", "--far", "0.1", "--json")
+    assert code == 0
+    assert json.loads(out)["measured"]["far"]["value"] <= 0.1
+    assert any("are few" in note for note in json.loads(out)["measured"]["notes"])
+
+
+def test_a_hostile_file_name_cannot_write_to_the_terminal(run, embeddings):
+    _, out, _ = run("compare", embeddings("a.npz"), embeddings("b\x1b[31m.npz", seed=1))
+    assert "\x1b" not in out

@@ -132,8 +132,7 @@ def by_trying_all(tenths_of_classes, rate, target, delta):
         return share if delta is None else Fraction(share > target)
 
     values = sorted({value for each in classes for value in each})
-    places = [(a + b) / 2 for a, b in zip([Fraction(0), *values[:-1]], values, strict=True)]
-    places.append(values[-1])  # nothing is farther
+    places = [(a + b) / 2 for a, b in zip([Fraction(0), *values], [*values, Fraction(2)], strict=True)]
     keeping = [d for d in places if (sum(loss(each, d) for each in classes) + 1) <= level * (len(classes) + 1)]
     return max(keeping) if rate == "far" else min(keeping)
 
@@ -186,7 +185,7 @@ def test_a_laxer_promise_never_has_a_stricter_threshold(drawn, target, other_tar
 def test_pairs_equally_far_are_refused_together_rather_than_accepted_together():
     distances = listed([[0.5, 0.9, 0.9, 0.9], [0.7, 0.9, 0.9, 0.9], [0.9] * 4])
     assert promised_distance(distances, "far", 0.5, None) == pytest.approx(0.8)  # (1/4 + 1/4 + 0 + 1) / 4 <= 1/2
-    assert promised_distance(distances, "frr", 0.5, None) == 0.9
+    assert promised_distance(distances, "frr", 0.5, None) == pytest.approx(1.45)  # midway to where none can be
 
 
 @pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 5000])

@@ -159,7 +159,7 @@ def compare(
     (first_name, first), *others = evaluations.items()
     check_draws(draws, confidence)
     check_classes(first)
-    weights = draw_weights(first, draws, seed)
+    weights = draw_weights(first.counts.positives.totals > 0, draws, seed)
     # No draw across zero leaves a chance of one in as many; and so few classes may all differ alike by chance.
     least = max(1 / (draws + 1), 2.0 ** (1 - len(first.curves.classes)))
     start = Scores(first, weights)

@@ -145,8 +145,13 @@ def measure_image_noise(data: ClassSortedVectors, negatives: ClassDistances) -> 
         data.starts[each] + choose_images(generator, int(data.sizes[each]), int(number))
         for each, number in zip(classes, taken, strict=True)
     ])  # fmt: skip
-    strangers = generator.permutation(len(data.class_of))[:STRANGERS]
-    friends, false_accepts = count_levels(data, rows, taken, strangers, distances)
+    everyone = np.arange(len(data.class_of))
+    if len(everyone) <= STRANGERS:
+        halves = [everyone, everyone]  # nothing is sampled, so there is no noise of sampling to keep out
+    else:
+        sampled = generator.permutation(everyone)[:STRANGERS]
+        halves = [sampled[::2], sampled[1::2]]
+    friends, false_accepts = count_levels(data, rows, taken, halves, distances)
     estimates = estimate(friends, false_accepts, taken, data.sizes[classes])
     return ImageNoise(classes, distances, *(each.astype(np.float32) for each in estimates))
 
@@ -168,7 +173,7 @@ def count_levels(
     data: ClassSortedVectors,
     rows: NDArray[np.int64],
     taken: NDArray[np.int64],
-    strangers: NDArray[np.int64],
+    halves: list[NDArray[np.int64]],
     distances: Floats,
 ) -> tuple[Floats, Floats]:
     """(rows, levels) each image's accepted friends; (2, rows, levels) its FAR against either half of the strangers."""
@@ -185,8 +190,7 @@ def count_levels(
     accepted = np.zeros((2, len(rows), len(distances)), np.int64)
     compared = np.zeros((2, len(rows), 1))
     class_of = data.class_of
-    for half in range(2):
-        others = strangers[half::2]
+    for half, others in enumerate(halves):
         vectors = np.ascontiguousarray(data.vectors[others].T)
         per_class = np.bincount(class_of[others], minlength=len(data.sizes))
         compared[half, :, 0] = len(others) - per_class[class_of[rows]]
@@ -211,7 +215,8 @@ def estimate(
         \zeta_1 = E[h_{ab} h_{ac}] - \theta^2, \quad \zeta_2 = E[h_{ab}] - \theta^2
 
     where θ² is estimated from two pairs without a common image. FAR is the mean of the images' own rates f, whose
-    variance is estimated by the covariance of two halves of the strangers, so that the halves' noise is not counted.
+    variance is estimated by the covariance of two halves of the strangers, so that the halves' noise is not counted;
+    where all strangers were looked at, both halves are all of them.
     """
     starts = np.cumsum(taken) - taken
 

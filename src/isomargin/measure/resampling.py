@@ -28,13 +28,16 @@ GROUPS = 200  # classes are left out in so many groups at most
 AT_ONCE = 1 << 23  # weights that are held in floating point
 
 
-def draw_weights(evaluation: "Evaluation", draws: int, seed: int) -> Weights:
+def draw_weights(with_friends: NDArray[np.bool_], draws: int, seed: int) -> Weights:
     """(draws, classes) how often each class is drawn, when as many as there are are drawn with replacement.
 
-    A draw in which no class has a positive pair says nothing and is drawn again.
+    with_friends (classes,) says which classes have a positive pair. A draw in which none has says nothing and is drawn
+    again.
+
+    >>> draw_weights(np.array([True, True, False, False]), 3, seed=0).sum(axis=1).tolist()
+    [4, 4, 4]
     """
-    generator, classes = np.random.default_rng(seed), evaluation.class_count
-    with_friends = evaluation.counts.positives.totals > 0
+    generator, classes = np.random.default_rng(seed), len(with_friends)
     weights = np.empty((draws, classes), np.uint16)
     for row in weights:
         row[:] = 0

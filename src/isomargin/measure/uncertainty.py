@@ -66,7 +66,7 @@ def intervals(
     check_classes(evaluation)
     resampler, classes = Resampler(evaluation), evaluation.class_count
     values = score_values(evaluation)
-    drawn = resampler.scores(draw_weights(evaluation, draws, seed))
+    drawn = resampler.scores(draw_weights(evaluation.counts.positives.totals > 0, draws, seed))
     left_out = resampler.scores(leave_out_weights(classes))
     whole = resampler.scores(np.ones((1, classes), np.uint16))
     bounds = {}
@@ -91,7 +91,7 @@ def rate_intervals(
     check_draws(draws, confidence)
     check_classes(evaluation)
     resampler, classes, point = Resampler(evaluation), evaluation.class_count, evaluation.at(distance)
-    drawn = resampler.rates_at(distance, draw_weights(evaluation, draws, seed))
+    drawn = resampler.rates_at(distance, draw_weights(evaluation.counts.positives.totals > 0, draws, seed))
     left_out = resampler.rates_at(distance, leave_out_weights(classes))
     far, frr = (
         interval(value, drawn[i], left_out[i], confidence, bounded(name), chances(evaluation, name))

@@ -263,7 +263,7 @@ def distance_of_best_utility(counts: PairCounts, settings: Settings) -> float:
         first = (counts.negatives.pooled_total - negatives) / counts.negatives.pooled_total
     else:
         first = share(accepted, accepted + negatives)
-    return short_of(counts, float(candidates[first_best(utility_of(first, sensitivity, settings.c))]))
+    return float(candidates[first_best(utility_of(first, sensitivity, settings.c))])
 
 
 def distance_of_least_cost(counts: PairCounts, false_accept: float, false_reject: float, prior: float) -> float:
@@ -282,7 +282,7 @@ def distance_of_least_cost(counts: PairCounts, false_accept: float, false_reject
             f"costs least to accept no pair at all, and distance {candidates[0]:.3g} accepts some already, because "
             "images of different classes are the same: look for duplicates, or make a false accept cheaper"
         )
-    return short_of(counts, float(candidates[best]))
+    return float(candidates[best])
 
 
 def candidate_distances(counts: PairCounts) -> Floats:
@@ -292,17 +292,17 @@ def candidate_distances(counts: PairCounts) -> Floats:
     """
     positives, negatives = counts.positives, counts.negatives
     if isinstance(negatives, BinnedDistances):
-        return negatives.edges[1:]
+        return short_of_edges(negatives)
     if isinstance(positives, BinnedDistances):
-        return positives.edges[1:]
+        return short_of_edges(positives)
     places = np.union1d(np.asarray(positives.pooled, np.float64), np.asarray(negatives.pooled, np.float64))
     from_zero = places if places[0] <= 0 else np.append(0.0, places)
     return midway(np.append(from_zero, FARTHEST))
 
 
-def short_of(counts: PairCounts, distance: float) -> float:
-    """Give a threshold that accepts the pairs counted within a candidate, and no others."""
-    return counts.negatives.short_of(counts.positives.short_of(distance))
+def short_of_edges(binned: BinnedDistances) -> Floats:
+    """(bins,) a threshold for each bin's end, just short of it."""
+    return np.append(binned.edges[1:-1] - binned.rounding, min(binned.reach, FARTHEST))
 
 
 def accepted_pairs(counts: PairCounts, candidates: Floats) -> tuple[Floats, Floats]:
