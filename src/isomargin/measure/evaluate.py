@@ -157,7 +157,7 @@ def run(
         method = "binned"
         counts, ranks = count(data, settings, threads, progress)
         answers = answer(counts, settings)
-    noise = measure_image_noise(data, counts.negatives)
+    noise = measure_image_noise(data, counts.negatives, threads)
     notes = (*data.notes, *reason)
     return Evaluation(settings, data.names, data.sizes, counts, ranks, answers, method, noise, notes)
 

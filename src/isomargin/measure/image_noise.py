@@ -6,15 +6,18 @@ once at how its images differ; that of its utility follows by the delta method.
 """
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from isomargin.measure.curves import share
 from isomargin.measure.distances import ClassDistances, Floats
 from isomargin.measure.inputs import ClassSortedVectors
+from isomargin.measure.pairs import available_cores
 from isomargin.measure.settings import Settings
 
 if TYPE_CHECKING:
@@ -22,11 +25,12 @@ if TYPE_CHECKING:
 
 FEWEST = 4  # images that a class must have: two pairs without a common image
 MOST = 64  # images of a class that are looked at; their noise says what that of all of them is
-STRANGERS = 2048  # images that false accepts are counted against, in two halves
+ALL_STRANGERS = 2048  # up to so many images, false accepts are counted against all of them
+STRANGERS = 1024  # beyond, against so many, in two halves
 LEAST_FAR, LARGEST_FAR, PER_DECADE = 1e-4, 0.5, 6
 NOISY = 0.5  # share of OPIS from which on the user should know that it is noise
 QUIET = 0.1  # share of noise that is small enough
-ROWS = 1024  # images whose similarities to the strangers are held at once
+ROWS = 512  # images whose similarities to the strangers are held at once
 
 
 @dataclass(frozen=True)
@@ -133,7 +137,9 @@ def notes_on_noise(evaluation: "Evaluation") -> tuple[str, ...]:
 # ----- looking at the images
 
 
-def measure_image_noise(data: ClassSortedVectors, negatives: ClassDistances) -> ImageNoise | None:
+def measure_image_noise(
+    data: ClassSortedVectors, negatives: ClassDistances, threads: int | None = None
+) -> ImageNoise | None:
     """Estimate the noise of the classes' rates; None where fewer than two classes have four images."""
     classes = np.flatnonzero(data.sizes >= FEWEST)
     if len(classes) < 2:
@@ -146,12 +152,12 @@ def measure_image_noise(data: ClassSortedVectors, negatives: ClassDistances) -> 
         for each, number in zip(classes, taken, strict=True)
     ])  # fmt: skip
     everyone = np.arange(len(data.class_of))
-    if len(everyone) <= STRANGERS:
+    if len(everyone) <= ALL_STRANGERS:
         halves = [everyone, everyone]  # nothing is sampled, so there is no noise of sampling to keep out
     else:
         sampled = generator.permutation(everyone)[:STRANGERS]
         halves = [sampled[::2], sampled[1::2]]
-    friends, false_accepts = count_levels(data, rows, taken, halves, distances)
+    friends, false_accepts = count_levels(data, rows, taken, halves, distances, threads)
     estimates = estimate(friends, false_accepts, taken, data.sizes[classes])
     return ImageNoise(classes, distances, *(each.astype(np.float32) for each in estimates))
 
@@ -175,6 +181,7 @@ def count_levels(
     taken: NDArray[np.int64],
     halves: list[NDArray[np.int64]],
     distances: Floats,
+    threads: int | None = None,
 ) -> tuple[Floats, Floats]:
     """(rows, levels) each image's accepted friends; (2, rows, levels) its FAR against either half of the strangers."""
     from isomargin.measure.kernels import count_levels as count
@@ -194,10 +201,15 @@ def count_levels(
         vectors = np.ascontiguousarray(data.vectors[others].T)
         per_class = np.bincount(class_of[others], minlength=len(data.sizes))
         compared[half, :, 0] = len(others) - per_class[class_of[rows]]
-        for begin in range(0, len(rows), ROWS):
+
+        def count_part(begin: int, vectors: Any = vectors, others: Any = others, found: Any = accepted[half]) -> None:
             part = slice(begin, begin + ROWS)
             product = data.vectors[rows[part]] @ vectors
-            count(product, nearest_first, class_of[rows[part]], class_of[others], accepted[half, part])
+            count(product, nearest_first, class_of[rows[part]], class_of[others], found[part])
+
+        # As in the pass over all pairs: a thread takes its own product and counts it while it is in the cache.
+        with threadpool_limits(1), ThreadPoolExecutor(threads or available_cores()) as pool:
+            list(pool.map(count_part, range(0, len(rows), ROWS)))
     return friends.astype(np.float64), share(accepted.astype(np.float64), np.broadcast_to(compared, accepted.shape))
 
 
