@@ -145,26 +145,37 @@ def measure_image_noise(
     if len(classes) < 2:
         return None
     distances = choose_levels(negatives)
-    generator = np.random.default_rng(0)
     taken = np.minimum(data.sizes[classes], MOST)
+    lots = draw_lots(data.vectors)
     rows = np.concatenate([
-        data.starts[each] + choose_images(generator, int(data.sizes[each]), int(number))
+        data.starts[each] + first_by_lot(lots[data.starts[each] : data.ends[each]], int(number))
         for each, number in zip(classes, taken, strict=True)
     ])  # fmt: skip
     everyone = np.arange(len(data.class_of))
     if len(everyone) <= ALL_STRANGERS:
         halves = [everyone, everyone]  # nothing is sampled, so there is no noise of sampling to keep out
     else:
-        sampled = generator.permutation(everyone)[:STRANGERS]
+        sampled = first_by_lot(lots, STRANGERS)
         halves = [sampled[::2], sampled[1::2]]
     friends, false_accepts = count_levels(data, rows, taken, halves, distances, threads)
     estimates = estimate(friends, false_accepts, taken, data.sizes[classes])
     return ImageNoise(classes, distances, *(each.astype(np.float32) for each in estimates))
 
 
-def choose_images(generator: np.random.Generator, images: int, number: int) -> NDArray[np.int64]:
-    """(number,) some of a class's images, or all of them."""
-    return np.arange(images) if number == images else np.sort(generator.permutation(images)[:number])
+def draw_lots(vectors: NDArray[Any]) -> NDArray[np.uint64]:
+    """(n,) a number for each row that looks random, but depends on nothing but the row: not on where it stands."""
+    bits = vectors.view(np.uint32 if vectors.dtype == np.float32 else np.uint64)
+    factors = np.random.default_rng(0).integers(0, 2**63, bits.shape[1], np.uint64) | np.uint64(1)
+    lots = np.empty(len(bits), np.uint64)
+    for first in range(0, len(bits), ROWS):
+        part = bits[first : first + ROWS].astype(np.uint64)
+        lots[first : first + ROWS] = (part * factors).sum(axis=1, dtype=np.uint64) >> np.uint64(16)
+    return lots
+
+
+def first_by_lot(lots: NDArray[np.uint64], number: int) -> NDArray[np.int64]:
+    """(number,) the rows of the smallest lots, in their order; all rows, as they stand, where there are no more."""
+    return np.arange(len(lots)) if number == len(lots) else np.argsort(lots, kind="stable")[:number]
 
 
 def choose_levels(negatives: ClassDistances) -> Floats:
