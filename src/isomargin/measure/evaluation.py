@@ -22,7 +22,7 @@ from isomargin.measure.answers import Answers, answer
 from isomargin.measure.counts import PairCounts, RankCounts
 from isomargin.measure.curves import Curves, make_curves, share
 from isomargin.measure.distances import BinnedDistances, Floats
-from isomargin.measure.image_noise import ImageNoise, debiased_opis, notes_on_noise
+from isomargin.measure.image_noise import ImageNoise, debiased_opis, notes_on_noise, opis_noise
 from isomargin.measure.serial import null_for_nan
 from isomargin.measure.settings import Settings
 
@@ -141,6 +141,11 @@ class Evaluation:
         The one to quote where classes are small or their sizes differ; OPIS is the paper's. NaN where unknown.
         """
         return debiased_opis(self)
+
+    @cached_property
+    def opis_noise(self) -> float:
+        """The part of OPIS, of the classes of at least four images, that is their images' noise. NaN where unknown."""
+        return opis_noise(self)
 
     @cached_property
     def epsilon_opis(self) -> float:

@@ -27,7 +27,7 @@ FEWEST = 4  # images that a class must have: two pairs without a common image
 MOST = 64  # images of a class that are looked at; their noise says what that of all of them is
 ALL_STRANGERS = 2048  # up to so many images, false accepts are counted against all of them
 STRANGERS = 1024  # beyond, against so many, in two halves
-LEAST_FAR, LARGEST_FAR, PER_DECADE = 1e-4, 0.5, 6
+LEAST_FAR, LARGEST_FAR, PER_DECADE = 1e-4, 0.3, 6
 NOISY = 0.5  # share of OPIS from which on the user should know that it is noise
 QUIET = 0.1  # share of noise that is small enough
 ROWS = 512  # images whose similarities to the strangers are held at once
@@ -102,11 +102,14 @@ def debiased_opis(evaluation: "Evaluation") -> float:
     chosen = curves.utility[large]
     middle = chosen.mean(axis=0) if evaluation.settings.mean_curve == "classes" else curves.mean_utility
     variance = np.square(chosen - middle).mean()
-    return float(variance - noise_share(evaluation, noise))
+    return float(variance - evaluation.opis_noise)
 
 
-def noise_share(evaluation: "Evaluation", noise: ImageNoise) -> float:
+def opis_noise(evaluation: "Evaluation") -> float:
     """Give the part of OPIS that is the images' noise; the mean curve takes one of as many parts as classes away."""
+    noise = evaluation.image_noise
+    if noise is None or len(noise.classes) < 2:
+        return float("nan")
     mean = noise.of_utility(evaluation.curves.distances, evaluation).mean()
     return float(mean * (1 - 1 / len(noise.classes)))
 
@@ -120,7 +123,7 @@ def notes_on_noise(evaluation: "Evaluation") -> tuple[str, ...]:
             f"{known:,} of the {classes:,} classes that OPIS is about have {FEWEST} images or more: how much of it is "
             f"noise of so few images cannot be told; measure more images a class",
         )
-    part, left = noise_share(evaluation, noise), evaluation.debiased_opis
+    part, left = evaluation.opis_noise, evaluation.debiased_opis
     if part <= NOISY * (part + left):
         return ()
     images = float(np.median(evaluation.sizes[noise.classes]))
@@ -179,7 +182,7 @@ def first_by_lot(lots: NDArray[np.uint64], number: int) -> NDArray[np.int64]:
 
 
 def choose_levels(negatives: ClassDistances) -> Floats:
-    """(levels,) distances at even steps of the logarithm of the pooled FAR, from 1e-4 to 0.5, and four nearer ones."""
+    """(levels,) distances at even steps of the logarithm of the pooled FAR, from 1e-4 to 0.3, and four nearer ones."""
     steps = round(PER_DECADE * np.log10(LARGEST_FAR / LEAST_FAR))
     rates = np.geomspace(LEAST_FAR, LARGEST_FAR, steps + 1)
     distances = [negatives.pooled_distance_at(int(rate * negatives.pooled_total)) for rate in rates]
