@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from isomargin.measure.evaluation import Evaluation
     from isomargin.measure.settings import Settings
     from isomargin.models.embedder import make_model
+    from isomargin.report.write import write_report
     from isomargin.thresholds.calibrate import calibrate
     from isomargin.thresholds.card import ThresholdCard, make_card
     from isomargin.thresholds.choose import choose_threshold
@@ -54,10 +55,12 @@ __all__ = [
     "theory",
     "train",
     "transfer_threshold",
+    "write_report",
 ]
 
 # Where each public name lives. They are imported when first used, so that `import isomargin` is quick.
 _HOMES = {
+    "write_report": "isomargin.report.write",
     "transfer_threshold": "isomargin.thresholds.transfer",
     "promise_threshold": "isomargin.thresholds.conformal",
     "make_card": "isomargin.thresholds.card",

@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from isomargin import __version__
-from isomargin.commands import measuring, thresholds, training
+from isomargin.commands import measuring, report, thresholds, training
 from isomargin.errors import InputError
 
 app = typer.Typer(
@@ -75,6 +75,7 @@ for command in (
     thresholds.threshold,
     thresholds.transfer,
     thresholds.compare,
+    report.report,
     training.demo,
     training.train,
     training.tune,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isomargin.errors import InputError
+from isomargin.files import check_file
 from isomargin.text import printable
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def open_measured(path: Path, labels: Path | None, embeddings_key: str, labels_k
         if not RunFolder(path).evaluation.is_file():
             raise InputError(f"{path} is a folder without an evaluation.json: give a finished run, or a file")
         path = RunFolder(path).evaluation
+    check_file(path)
     if path.suffix == ".json":
         if labels is not None:
             raise InputError(f"{path} is an evaluation, which has its labels: leave --labels out")

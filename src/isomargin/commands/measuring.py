@@ -56,6 +56,7 @@ def evaluate(
     threads: Annotated[int | None, typer.Option(min=1, help="Threads; all cores unless given.")] = None,
     output: Annotated[Path | None, typer.Option(help="Write the evaluation to this .json file.")] = None,
     per_class: Annotated[Path | None, typer.Option(help="Write the table of all classes to this .csv file.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write a page to look at to this .html file.")] = None,
     worst: Annotated[int, typer.Option(min=0, help="How many of the worst classes to show.")] = 10,
     worst_by: Annotated[
         str, typer.Option(help="Worst by mean_utility, opis_contribution, far, frr, eer.")
@@ -85,6 +86,7 @@ def evaluate(
         raise InputError("--resample belongs to --intervals: give both")
     check_writable(output, ".json")
     check_writable(per_class, ".csv")
+    check_writable(report, ".html")
     check_worst_by(worst_by)
     embeddings = EmbeddingSet.load(file, labels=labels, embeddings_key=embeddings_key, labels_key=labels_key)
     evaluation = without_warnings(
@@ -123,6 +125,11 @@ def evaluate(
     if per_class is not None:
         with writing(per_class):
             save_table(evaluation, per_class)
+    if report is not None:
+        from isomargin.report.sources import Source, report_on
+
+        with writing(report):
+            report_on({file.stem: Source(evaluation, embeddings)}, report)
     show(evaluation, worst, worst_by, as_json, bounds, f"other {resample} of the same kind")
 
 

@@ -32,6 +32,9 @@ CheckImages = Annotated[bool, typer.Option(help="Decode every image file before 
 def demo(
     output: Annotated[Path, typer.Option(help="Folder of the two runs.")] = Path("runs/demo"),
     seed: Annotated[int, typer.Option(min=0, help="Of both runs.")] = 0,
+    report: Annotated[
+        bool, typer.Option("--report", help="Write report.html, a page to look at, there too.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Train a loss without and with TCM on rendered letters, and compare: no download, a few minutes.
@@ -52,6 +55,8 @@ def demo(
     else:
         print_renderable(comparison_table(evaluations))
     print(f"\nwritten to {output}: {', '.join(evaluations)}", file=sys.stderr)
+    if report:
+        write_page({name: output / name for name in evaluations}, output / "report.html")
 
 
 def train(
@@ -68,6 +73,9 @@ def train(
     workers: Workers = None,
     skip_bad_images: SkipBadImages = False,
     check_images: CheckImages = True,
+    report: Annotated[
+        bool, typer.Option("--report", help="Write report.html, a page to look at, into the run's folder.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the evaluation as JSON instead of tables.")] = False,
 ) -> None:
     """Train an embedding model by a recipe and evaluate it on classes it has not seen.
@@ -87,6 +95,7 @@ def train(
         return
     from isomargin.training.devices import first_process
     from isomargin.training.loop import train as run
+    from isomargin.training.run import RunFolder
 
     with resumable(f"isomargin train {shlex.quote(str(folder))} --resume"):
         evaluation = run(
@@ -101,6 +110,8 @@ def train(
     if first_process():
         show(evaluation, 10, "mean_utility", as_json)
         print(f"\nwritten to {folder}", file=sys.stderr)
+        if report:
+            write_page({folder.name: folder}, RunFolder(folder).report)
 
 
 def tune(
@@ -176,6 +187,17 @@ def embed(
     with progress_bar("embedding") as report:
         made = embed_by_run(run, changes or [], images, part, output, batch, device, workers, report)
     print(f"{len(made.labels):,} embeddings written to {output}", file=sys.stderr)
+
+
+def write_page(runs: dict[str, Path], place: Path) -> None:
+    """Write the report of finished runs."""
+    from isomargin.commands.report import open_source, tell_report
+    from isomargin.report.sources import report_on
+
+    sources = {name: open_source(run, None, "embeddings", "labels") for name, run in runs.items()}
+    with writing(place):
+        report_on(sources, place)
+    tell_report(place)
 
 
 @contextmanager

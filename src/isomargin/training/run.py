@@ -1,6 +1,6 @@
 """A run is a folder; here are the names of what is in it, and how its model is opened again.
 
-runs/NAME/ recipe.yaml  metrics.csv  checkpoints/  tensorboard/  embeddings.npz  evaluation.json
+runs/NAME/ recipe.yaml  metrics.csv  checkpoints/  tensorboard/  embeddings.npz  evaluation.json  report.html
 """
 
 from __future__ import annotations
@@ -65,6 +65,11 @@ class RunFolder:
     def evaluation(self) -> Path:
         """Of these embeddings; it is written last, so that a run that has it is finished."""
         return self.path / "evaluation.json"
+
+    @property
+    def report(self) -> Path:
+        """The page to look at, where one was asked for."""
+        return self.path / "report.html"
 
     @property
     def finished(self) -> bool:

@@ -1,0 +1,1 @@
+"""One self-contained HTML page from one run or several."""

@@ -1,0 +1,174 @@
+"""What the page carries: one or several evaluations as JSON values. How it looks is the page's own affair."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+import isomargin
+from isomargin.errors import InputError
+from isomargin.measure.comparison import Comparison, compare
+from isomargin.measure.distances import FARTHEST
+from isomargin.measure.evaluation import Evaluation
+from isomargin.measure.uncertainty import note_on_few_classes
+from isomargin.report.examples import ClassExamples
+from isomargin.report.packing import pack_increments
+from isomargin.report.thresholds import ThresholdStops, threshold_stops
+from isomargin.text import printable
+
+HISTOGRAM = 120  # bins of the distributions of distances
+Examples = Mapping[int | str, ClassExamples]
+
+
+def contents(
+    evaluations: Mapping[str, Evaluation],
+    intervals: bool = True,
+    examples: Mapping[str, Examples] | None = None,
+    draws: int = 1000,
+) -> dict[str, Any]:
+    """Give all that the page shows as JSON values."""
+    comparison, hindrance = compared(evaluations, draws) if intervals else (None, None)
+    runs = [run_values(name, each, intervals, (examples or {}).get(name), draws) for name, each in evaluations.items()]
+    return {
+        "version": isomargin.__version__,
+        "headline": headline(evaluations, comparison),
+        "runs": runs,
+        "comparison": None if comparison is None else comparison_values(comparison),
+        "notes": [] if hindrance is None else [hindrance],
+    }
+
+
+def compared(evaluations: Mapping[str, Evaluation], draws: int) -> tuple[Comparison | None, str | None]:
+    """Compare the runs, or say why the differences have no intervals."""
+    if len(evaluations) < 2:
+        return None, None
+    try:
+        return compare(evaluations, draws=draws), None
+    except InputError as error:
+        return None, f"The differences have no intervals: {error}."
+
+
+def comparison_values(comparison: Comparison) -> list[dict[str, Any]]:
+    """Give, for each run but the first, every score's difference to the first run."""
+    return [
+        {
+            row.score: {
+                "difference": asdict(row.difference),
+                "change": None if row.change is None else asdict(row.change),
+                "certain": row.certain,
+                "better": row.better,
+            }
+            for row in rows
+        }
+        for rows in comparison.others.values()
+    ]
+
+
+def headline(evaluations: Mapping[str, Evaluation], comparison: Comparison | None) -> str:
+    """Say what matters in one sentence."""
+    if comparison is not None:
+        sentences = ". ".join(comparison.sentence(name) for name in comparison.others)
+        return printable(f"Held against {comparison.first}: {sentences}.")
+    if len(evaluations) > 1:
+        return "; ".join(f"{printable(name)}: OPIS {each.opis:.3g}" for name, each in evaluations.items()) + "."
+    (evaluation,) = evaluations.values()
+    target = evaluation.target
+    far, frr = (rates[~np.isnan(rates)] for rates in (target.class_far, target.class_frr))
+    low_far, high_far, low_frr, high_frr = *np.quantile(far, (0.05, 0.95)), *np.quantile(frr, (0.05, 0.95))
+    worst = evaluation.worst_classes(1)["class"].tolist()
+    return (
+        f"At the one threshold for a FAR of {100 * evaluation.settings.target_far:.3g}% (distance "
+        f"{target.distance:.4f}), nine in ten classes accept {low_far:.2%} to {high_far:.2%} of strangers and reject "
+        f"{low_frr:.2%} to {high_frr:.2%} of friends; {printable(str(worst[0]))} is served worst."
+    )
+
+
+def run_values(
+    name: str, evaluation: Evaluation, intervals: bool, examples: Examples | None, draws: int
+) -> dict[str, Any]:
+    """Give one run as JSON values."""
+    stops = threshold_stops(evaluation)
+    bounds = evaluation.intervals(draws=draws) if intervals and evaluation.class_count > 1 else {}
+    notes = [*evaluation.all_notes, *(note_on_few_classes(evaluation) if bounds else ())]
+    labels = [str(each) for each in evaluation.names.tolist()]
+    shown = [printable(each) for each in labels]
+    settings = evaluation.settings
+    return {
+        "name": printable(name),
+        "scores": evaluation.scores(),
+        "intervals": {score: [bound.low, bound.high, bound.confidence] for score, bound in bounds.items()},
+        "notes": notes,
+        "method": evaluation.method,
+        "settings": {
+            "c": settings.c,
+            "utility": settings.utility,
+            "epsilon": settings.epsilon,
+            "target_far": settings.target_far,
+            "far": settings.far,
+            "mean_curve": settings.mean_curve,
+            "pairs": settings.pairs,
+        },
+        "names": shown,
+        # Only where they differ: a file of the table should have the labels themselves.
+        "labels": {index: label for index, label in enumerate(labels) if label != shown[index]},
+        "columns": columns(evaluation),
+        "thresholds": stops.distances.tolist(),
+        "presets": [[far, stop] for far, stop in sorted(stops.presets.items())],
+        "equal_error": int(np.argmin(np.abs(stops.distances - evaluation.eer_distance))),
+        "positives": pack_increments(stops.positives),
+        "negatives": pack_increments(stops.negatives),
+        "distribution": distribution(evaluation, stops),
+        "examples": example_values(evaluation, examples or {}),
+    }
+
+
+def columns(evaluation: Evaluation) -> dict[str, list[float | int | None]]:
+    """Give the table of classes by column, as far as it does not depend on the threshold."""
+    table = evaluation.per_class
+    opis = evaluation.opis
+    values = {
+        "images": table["images"],
+        "positive_pairs": table["positive_pairs"],
+        "negative_pairs": table["negative_pairs"],
+        "own_threshold": table["far_threshold"],
+        "mean_utility": table["mean_utility"],
+        "opis_share": table["opis_contribution"] / opis if opis > 0 else table["opis_contribution"],
+        "eer": table["eer"],
+    }
+    recalls = [column for column in table.columns if column.startswith("recall@")]
+    values |= {"recall@1": table["recall@1"]} if "recall@1" in recalls else {}
+    return {name: [rounded(each) for each in column.tolist()] for name, column in values.items()}
+
+
+def rounded(value: float | int) -> float | int | None:
+    """Give seven digits of a number, all of a whole one, and None for NaN."""
+    if isinstance(value, int):
+        return value
+    return None if np.isnan(value) else float(f"{value:.7g}")
+
+
+def distribution(evaluation: Evaluation, stops: ThresholdStops) -> dict[str, list[float]]:
+    """Give the share of positive and of negative pairs in even bins of distance."""
+    positives, negatives = evaluation.counts.positives, evaluation.counts.negatives
+    farthest = max(pairs.pooled_distance_at(pairs.pooled_total) for pairs in (positives, negatives))
+    high = min(1.0001 * farthest, FARTHEST)
+    edges = np.linspace(0.0, max(high, float(stops.distances[-1])), HISTOGRAM + 1)
+    shares = {}
+    for kind, pairs in (("positive", positives), ("negative", negatives)):
+        within = pairs.pooled_within(edges) / pairs.pooled_total
+        shares[kind] = [rounded(each) or 0.0 for each in np.diff(within, prepend=0.0)[1:].tolist()]
+        shares[kind][0] += float(within[0])
+    return {"edges": edges.tolist(), **shares}
+
+
+def example_values(evaluation: Evaluation, examples: Examples) -> dict[int, Any]:
+    """Give confusions and thumbnails by the index of the class."""
+    places = {name: index for index, name in enumerate(evaluation.names.tolist())}
+    return {
+        places[name]: {
+            "confusions": [{**asdict(each), "name": printable(str(each.name))} for each in shown.confusions],
+            "thumbnails": list(shown.thumbnails),
+        }
+        for name, shown in examples.items()
+    }

@@ -1,0 +1,28 @@
+"""Whole numbers as text that a page can carry and a few lines of JavaScript can read: LEB128 bytes in base64."""
+
+import base64
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_BYTES = 10  # of a 64-bit number in groups of seven bits
+
+
+def pack_increments(counts: NDArray[np.int64]) -> str:
+    """Pack counts (rows, columns) that never fall along a row: each row's first, then what is added.
+
+    Most increments fit into one byte, and what the page reads back is exact.
+
+    >>> pack_increments(np.array([[1, 1, 130], [0, 300, 300]]))
+    'AQCBAQCsAgA='
+    """
+    increments = np.diff(counts, axis=1, prepend=0).ravel().astype(np.uint64)
+    groups = np.empty((len(increments), MOST_BYTES), np.uint8)
+    rest = increments.copy()
+    for place in range(MOST_BYTES):
+        groups[:, place] = (rest & np.uint64(127)).astype(np.uint8)
+        rest >>= np.uint64(7)
+    places = np.arange(MOST_BYTES)
+    lengths = 1 + (increments[:, None] >> (7 * places[1:]).astype(np.uint64) > 0).sum(axis=1)
+    groups[places[None, :] < lengths[:, None] - 1] |= 128
+    return base64.b64encode(groups[places[None, :] < lengths[:, None]].tobytes()).decode("ascii")

@@ -1,0 +1,96 @@
+// Numbers as text, text as numbers, and the few formulas that the page needs.
+
+const DASH = "–";
+const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
+
+/** A share as percent, with three digits. */
+function percent(value) {
+  if (!known(value)) return DASH;
+  const hundred = 100 * value;
+  if (hundred === 0) return "0%";
+  if (hundred >= 99.95) return hundred === 100 ? "100%" : `${(Math.floor(hundred * 100) / 100).toFixed(2)}%`;
+  return `${Number(hundred.toPrecision(3))}%`;
+}
+
+/** A number with four digits. */
+function number(value, digits = 4) {
+  if (!known(value)) return DASH;
+  if (value !== 0 && Math.abs(value) < 1e-4) return value.toExponential(digits - 1);
+  return String(Number(value.toPrecision(digits)));
+}
+
+const fixed = (value) => (known(value) ? value.toFixed(4) : DASH);
+const whole = (value) => (known(value) ? value.toLocaleString("en-US") : DASH);
+const signed = (text) => (text.startsWith("-") ? `−${text.slice(1)}` : `+${text}`);
+const similarityOf = (distance) => 1 - (distance * distance) / 2;
+const distanceOf = (similarity) => Math.sqrt(Math.max(2 - 2 * similarity, 0));
+
+/** Reads "0.01" and, of rates, "1%" or "1 %"; NaN where it is no number. */
+function readNumber(text, isRate) {
+  const match = /^\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*(%?)\s*$/i.exec(text.replace(",", ".").replace("−", "-"));
+  if (!match || (match[2] && !isRate)) return NaN;
+  return Number(match[1]) / (match[2] ? 100 : 1);
+}
+
+/** The paper's Eq. 1: a weighted harmonic mean, 0 where either rate is 0. */
+function utilityOf(first, sensitivity, c) {
+  if (!(first > 0 && sensitivity > 0)) return Number.isNaN(first) || Number.isNaN(sensitivity) ? NaN : 0;
+  const square = c * c;
+  return ((1 + square) * first * sensitivity) / (square * first + sensitivity);
+}
+
+/** Quantile of ascending values, straight between them. */
+function quantile(ascending, share) {
+  if (ascending.length === 0) return NaN;
+  const place = share * (ascending.length - 1);
+  const low = Math.floor(place);
+  const high = Math.min(low + 1, ascending.length - 1);
+  return ascending[low] + (place - low) * (ascending[high] - ascending[low]);
+}
+
+/** Index of the entry of an ascending list that is nearest to a value. */
+function nearest(ascending, value) {
+  let low = 0;
+  let high = ascending.length - 1;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (ascending[middle] < value) low = middle + 1;
+    else high = middle;
+  }
+  return low > 0 && value - ascending[low - 1] <= ascending[low] - value ? low - 1 : low;
+}
+
+/** Quantile of the normal distribution (Acklam's rational approximation, error below 1.2e-9). */
+function probit(share) {
+  const a = [-39.69683028665376, 220.9460984245205, -275.9285104469687, 138.357751867269, -30.66479806614716, 2.506628277459239];
+  const b = [-54.47609879822406, 161.5858368580409, -155.6989798598866, 66.80131188771972, -13.28068155288572];
+  const c = [-0.007784894002430293, -0.3223964580411365, -2.400758277161838, -2.549732539343734, 4.374664141464968, 2.938163982698783];
+  const d = [0.007784695709041462, 0.3224671290700398, 2.445134137142996, 3.754408661907416];
+  const tail = (q) =>
+    (((((c[0] * q + c[1]) * q + c[2]) * q + c[3]) * q + c[4]) * q + c[5]) / ((((d[0] * q + d[1]) * q + d[2]) * q + d[3]) * q + 1);
+  if (share < 0.02425) return tail(Math.sqrt(-2 * Math.log(share)));
+  if (share > 0.97575) return -tail(Math.sqrt(-2 * Math.log(1 - share)));
+  const q = share - 0.5;
+  const r = q * q;
+  return (
+    ((((((a[0] * r + a[1]) * r + a[2]) * r + a[3]) * r + a[4]) * r + a[5]) * q) /
+    (((((b[0] * r + b[1]) * r + b[2]) * r + b[3]) * r + b[4]) * r + 1)
+  );
+}
+
+/** A name for plotly, which reads its labels as a kind of HTML. */
+function label(name) {
+  const points = Array.from(name);
+  const short = points.length > 60 ? `${points.slice(0, 59).join("")}…` : name;
+  return short.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+}
+
+/** An element with text and attributes; names only ever enter the page as text. */
+function element(tag, text = "", attributes = {}) {
+  const made = document.createElement(tag);
+  made.textContent = text;
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  return made;
+}
+
+const byId = (id) => document.getElementById(id);

@@ -1,0 +1,144 @@
+// The control of the threshold, and in numbers what it does.
+
+const shownThreshold = {
+  distance: (run, stop) => fixed(run.thresholds[stop]),
+  similarity: (run, stop) => fixed(similarityOf(run.thresholds[stop])),
+  far: (run, stop) => percent(run.pooledFar[stop]),
+};
+
+const FOLLOWING = {
+  distance: " Every run stands at this distance.",
+  similarity: " Every run stands at this cosine.",
+  far: " Every run stands at its own threshold for this FAR.",
+};
+
+function showControl() {
+  const run = chosenRun();
+  const slider = byId("threshold");
+  slider.max = String(run.stops - 1);
+  slider.value = String(chosenStop());
+  const shown = shownThreshold[state.unit](run, chosenStop());
+  slider.setAttribute("aria-valuetext", `${state.unit} ${shown}`);
+  const typed = byId("threshold-value");
+  typed.value = shown;
+  typed.removeAttribute("aria-invalid");
+  const sentence = `Pairs at most ${fixed(run.thresholds[chosenStop()])} apart are accepted`;
+  byId("said").textContent = `${sentence} (cosine at least ${fixed(similarityOf(run.thresholds[chosenStop()]))}): FAR ${percent(run.pooledFar[chosenStop()])}, FRR ${percent(run.pooledFrr[chosenStop()])}.${runs.length > 1 ? FOLLOWING[state.unit] : ""}`;
+}
+
+/** Sets the threshold to what was typed; refuses what is no threshold. */
+function takeTyped() {
+  const typed = byId("threshold-value");
+  if (typed.value === shownThreshold[state.unit](chosenRun(), chosenStop())) return showControl();
+  const value = readNumber(typed.value, state.unit === "far");
+  const possible = { distance: value >= 0 && value <= 2, similarity: value >= -1 && value <= 1, far: value > 0 && value <= 1 };
+  if (!possible[state.unit]) {
+    typed.setAttribute("aria-invalid", "true");
+    const needed = { distance: "a distance from 0 to 2", similarity: "a cosine from −1 to 1", far: "a rate such as 1% or 0.01" };
+    byId("said").textContent = `“${typed.value}” is no threshold: ${needed[state.unit]} is needed.`;
+    return undefined;
+  }
+  if (state.unit === "far") moveToFar(value);
+  else moveTo(chosenRun().stopAtDistance(state.unit === "distance" ? value : distanceOf(value)));
+  return showMoved();
+}
+
+function showPresets() {
+  const run = chosenRun();
+  const buttons = run.presets.map(([far, stop]) => {
+    const button = element("button", `FAR ${percent(far)}`, { type: "button", class: "preset", "data-far": far, title: `distance ${fixed(run.thresholds[stop])}` });
+    button.addEventListener("click", () => {
+      moveToFar(far);
+      showMoved();
+    });
+    return button;
+  });
+  const equal = element("button", "equal errors", { type: "button", class: "preset", "data-preset": "eer", title: "where FAR and FRR are about the same" });
+  equal.addEventListener("click", () => {
+    moveTo(chosenRun().equal_error);
+    showMoved();
+  });
+  byId("presets").replaceChildren(...buttons, equal);
+}
+
+function cell(column, text, value, more = {}) {
+  return element("td", text, { "data-cell": column, "data-value": value ?? "", ...more });
+}
+
+function showOperating() {
+  const rows = runs.map((run) => {
+    const stop = state.stops[run.index];
+    const distance = run.thresholds[stop];
+    const row = element("tr", "", { "data-run": run.index });
+    const name = element("th", run.name, { scope: "row", class: "run-name" });
+    name.style.setProperty("--run", colour(run.index));
+    const counted = outside(run, stop).all;
+    row.append(
+      name,
+      cell("distance", fixed(distance), distance),
+      cell("similarity", fixed(similarityOf(distance)), similarityOf(distance)),
+      cell("far", percent(run.pooledFar[stop]), run.pooledFar[stop]),
+      cell("frr", percent(run.pooledFrr[stop]), run.pooledFrr[stop]),
+      cell("outside", `${whole(counted)} of ${whole(run.classes)}`, counted),
+    );
+    return row;
+  });
+  byId("operating").tBodies[0].replaceChildren(...rows);
+  const counted = outside(chosenRun(), chosenStop());
+  for (const [id, value] of [["outside-far", counted.far], ["outside-frr", counted.frr], ["outside", counted.all]]) {
+    byId(id).textContent = whole(value);
+    byId(id).dataset.value = value;
+  }
+}
+
+function showWorst() {
+  const run = chosenRun();
+  const stop = chosenStop();
+  const by = byId("worst-by").value;
+  const badness = (which) => (by === "utility" ? -run.utility(which, stop) : run[by](which, stop));
+  const order = [];
+  for (let which = 0; which < run.classes; which++) if (!Number.isNaN(badness(which))) order.push(which);
+  order.sort((a, b) => badness(b) - badness(a) || a - b);
+  const rows = order.slice(0, 10).map((which) => {
+    const row = chooseableRow(which);
+    row.append(
+      element("th", run.names[which], { scope: "row", "data-cell": "class", class: "name", title: run.names[which] }),
+      ...["far", "frr"].map((rate) => cell(rate, percent(run[rate](which, stop)), run[rate](which, stop), run[rate](which, stop) > state.tolerance[rate] ? { class: "beyond" } : {})),
+      cell("utility", number(run.utility(which, stop), 3), run.utility(which, stop)),
+    );
+    return row;
+  });
+  replaceRows(byId("worst"), rows);
+}
+
+/** Puts rows into a table, one of which the Tab key reaches; arrows go on from there. */
+function replaceRows(table, rows) {
+  const body = table.tBodies[0];
+  const focused = body.contains(document.activeElement) ? document.activeElement.dataset.class : undefined;
+  body.replaceChildren(...rows);
+  const again = rows.find((row) => row.dataset.class === focused);
+  if (rows.length > 0) (again ?? rows[0]).tabIndex = 0;
+  again?.focus({ preventScroll: true });
+}
+
+/** A row that highlights its class when it is clicked, or Enter is pressed on it. */
+function chooseableRow(which) {
+  const row = element("tr", "", { "data-class": which, tabindex: "-1" });
+  row.setAttribute("aria-selected", String(state.highlighted.includes(which)));
+  const choose = () => {
+    highlight(which);
+    showHighlighted();
+  };
+  row.addEventListener("click", choose);
+  row.addEventListener("keydown", (event) => {
+    const next = { ArrowDown: row.nextElementSibling, ArrowUp: row.previousElementSibling }[event.key];
+    if (next === undefined && event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    if (next) {
+      row.tabIndex = -1;
+      next.tabIndex = 0;
+      next.focus();
+    } else if (next === undefined) choose();
+  });
+  return row;
+}
