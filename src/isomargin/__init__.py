@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from isomargin import losses, theory
+    from isomargin import figures, losses, theory
     from isomargin.data.glyphs import load_glyphs
     from isomargin.data.registry import load_data
     from isomargin.embeddings import EmbeddingSet
@@ -43,6 +43,7 @@ __all__ = [
     "compare",
     "epsilon_opis",
     "evaluate",
+    "figures",
     "load_data",
     "load_glyphs",
     "load_recipe",
@@ -85,7 +86,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("losses", "theory"):
+    if name in ("figures", "losses", "theory"):
         return import_module(f"isomargin.{name}")
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)

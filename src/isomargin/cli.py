@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from isomargin import __version__
-from isomargin.commands import measuring, report, thresholds, training
+from isomargin.commands import figures, measuring, report, thresholds, training
 from isomargin.errors import InputError
 
 app = typer.Typer(
@@ -76,6 +76,7 @@ for command in (
     thresholds.transfer,
     thresholds.compare,
     report.report,
+    figures.figure,
     training.demo,
     training.train,
     training.tune,

@@ -32,9 +32,7 @@ CheckImages = Annotated[bool, typer.Option(help="Decode every image file before 
 def demo(
     output: Annotated[Path, typer.Option(help="Folder of the two runs.")] = Path("runs/demo"),
     seed: Annotated[int, typer.Option(min=0, help="Of both runs.")] = 0,
-    report: Annotated[
-        bool, typer.Option("--report", help="Write report.html, a page to look at, there too.")
-    ] = False,
+    report: Annotated[bool, typer.Option("--report", help="Write report.html, a page to look at, there too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Train a loss without and with TCM on rendered letters, and compare: no download, a few minutes.

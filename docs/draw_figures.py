@@ -1,0 +1,85 @@
+"""Draws docs/images/figure-*.png, the pictures of docs/figures.md, from runs on the rendered letters.
+
+python docs/draw_figures.py
+
+Trains what is missing into runs/demo and runs/figures first: 15 runs, and a search of 17 short ones. The
+two-dimensional figure has a script of its own, mnist_figure.py.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from isomargin.commands.figures import figure
+from isomargin.demo import run_demo
+from isomargin.training.loop import train
+from isomargin.training.recipe import load_recipe
+from isomargin.training.tune import tune
+
+ROOT = Path(__file__).parent.parent
+IMAGES, RUNS = ROOT / "docs" / "images", ROOT / "runs" / "figures"
+SMOOTH_AP = ("loss.base={name: smooth_ap}",)
+SMOOTH_AP_TCM = (*SMOOTH_AP, "loss.regularizer.weight=1")  # Smooth-AP lies between 0 and 1, ProxyNCA's scale is 18
+SHORT = ("epochs=6", "evaluation.every=6")
+EVERY_EPOCH = ("epochs=6", "evaluation.every=1")
+MARGINS: dict[str, Any] = {"positive_margins": (0.8, 0.85, 0.9, 0.95), "negative_margins": (0.3, 0.4, 0.5, 0.6)}
+
+# Each run's folder, with its recipe and how it differs from it. All see as many images, so small batches more steps.
+RECIPES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "proxy-nca-256": ("glyphs", EVERY_EPOCH),
+    "proxy-nca-256-tcm": ("glyphs-tcm", EVERY_EPOCH),
+    "proxy-nca-256-tcm-plus": ("glyphs-tcm", (*EVERY_EPOCH, "loss.regularizer.negative_weight=0")),
+    "proxy-nca-256-tcm-minus": ("glyphs-tcm", (*EVERY_EPOCH, "loss.regularizer.positive_weight=0")),
+    "proxy-nca-256-tcm-prime": ("glyphs-tcm", (*EVERY_EPOCH, "loss.regularizer.hard_only=false")),
+    "smooth-ap-256": ("glyphs", (*SMOOTH_AP, *SHORT)),
+    "smooth-ap-256-tcm": ("glyphs-tcm", (*SMOOTH_AP_TCM, *SHORT)),
+    "proxy-nca-64": ("glyphs", ("batch.classes=16", *SHORT)),
+    "proxy-nca-64-tcm": ("glyphs-tcm", ("batch.classes=16", *SHORT)),
+    "smooth-ap-64": ("glyphs", (*SMOOTH_AP, "batch.classes=16", *SHORT)),
+    "smooth-ap-64-tcm": ("glyphs-tcm", (*SMOOTH_AP_TCM, "batch.classes=16", *SHORT)),
+    "proxy-nca-128": ("glyphs", ("batch.classes=32", *SHORT)),
+    "proxy-nca-128-tcm": ("glyphs-tcm", ("batch.classes=32", *SHORT)),
+}
+
+
+# What each figure is drawn from: the runs of `isomargin demo`, and those above.
+DEMO = ("demo/glyphs", "demo/glyphs-tcm")
+VARIANTS = tuple(f"figures/{name}" for name in RECIPES if name.startswith("proxy-nca-256"))
+TWINS = tuple(f"figures/{name}" for name in RECIPES if not name.endswith(("plus", "minus", "prime")))
+DRAWN: dict[str, tuple[str, ...]] = {
+    "utility_curves": DEMO,
+    "teaser": DEMO[:1],
+    "error_against_opis": TWINS,
+    "margins_grid": ("figures/margins",),
+    "gaussian_curves": (),
+    "calibration_ranges": TWINS,
+    "distance_distributions": VARIANTS,
+    "recall_over_epochs": VARIANTS,
+}
+
+
+def train_missing() -> None:
+    if not all((ROOT / "runs" / name / "evaluation.json").is_file() for name in DEMO):
+        (ROOT / "runs" / "demo").mkdir(parents=True, exist_ok=True)
+        run_demo(ROOT / "runs" / "demo")
+    for name, (recipe, changes) in RECIPES.items():
+        folder = RUNS / name
+        if not (folder / "evaluation.json").is_file():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            train(load_recipe(recipe, changes), folder, resume=folder.exists())
+    tune(load_recipe("glyphs-tcm", ("epochs=2", "evaluation.every=2")), RUNS / "margins", **MARGINS, report=print)
+
+
+def draw_all() -> None:
+    for name, runs in DRAWN.items():
+        path = IMAGES / f"figure-{name}.png"
+        figure(name, [ROOT / "runs" / each for each in runs], path)
+        with Image.open(path) as drawn:
+            few_colours = drawn.convert("RGB").quantize(128)  # a third of the size, and no difference to the eye
+        few_colours.save(path, optimize=True)
+
+
+if __name__ == "__main__":
+    train_missing()
+    draw_all()

@@ -1,0 +1,46 @@
+"""How far apart pairs of the same class and of different classes are, an evaluation under the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from isomargin.figures import style
+from isomargin.figures._evaluations import BINS, check_evaluations, density, draw_densities, shown_distances
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from isomargin.measure.evaluation import Evaluation
+
+
+@style.styled
+def distance_distributions(evaluations: Mapping[str, Evaluation]) -> Figure:
+    """Draw the densities of intra-class and inter-class distances, a row an evaluation, with the same axes.
+
+    Each row's title has the equal error rate, which is what the overlap of the two costs.
+
+    >>> import isomargin as im
+    >>> embeddings = np.random.default_rng(0).normal(size=(60, 8)) + 3 * np.eye(8)[np.arange(60) % 6]
+    >>> evaluation = im.evaluate(embeddings, np.arange(60) % 6)
+    >>> distance_distributions({"mine": evaluation}).axes[0].get_title(loc="left")
+    'mine: equal error rate 17.78%'
+    """
+    check_evaluations(evaluations)
+    edges = np.linspace(*shown_distances(evaluations), BINS + 1)
+    figure, axes = style.panels(len(evaluations), width=5.4, height=1.5 if len(evaluations) > 1 else 2.4)
+    highest = 0.0
+    named = zip(style.labels(list(evaluations)), evaluations.values(), strict=True)
+    for axis, (name, evaluation) in zip(axes, named, strict=True):
+        counts = evaluation.counts
+        heights = density(counts.positives, edges), density(counts.negatives, edges)
+        draw_densities(axis, *heights, edges)
+        highest = max(highest, *(float(each.max()) for each in heights))
+        axis.set_title(f"{name}: equal error rate {evaluation.eer:.2%}")
+    axes[0].set(xlim=(edges[0], edges[-1]), ylim=(0, 1.05 * highest))
+    axes[-1].set_xlabel("distance of two embeddings")
+    figure.supylabel("density", fontsize=9)
+    style.legend_below(figure, axes[0].get_legend_handles_labels()[0])
+    return figure

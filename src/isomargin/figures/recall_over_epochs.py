@@ -1,0 +1,47 @@
+"""A score against the epoch while models were trained, a line a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from isomargin import checks
+from isomargin.errors import InputError
+from isomargin.figures import style
+from isomargin.text import printable
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+
+@style.styled
+def recall_over_epochs(metrics: Mapping[str, pandas.DataFrame], column: str = "recall@1") -> Figure:
+    """Draw a column of the runs' metrics against the epoch.
+
+    Parameters
+    ----------
+    metrics: the tables of the runs' metrics.csv, by the names to show.
+    column: which to draw.
+
+    >>> import pandas
+    >>> figure = recall_over_epochs({"mine": pandas.DataFrame({"epoch": [1, 2], "recall@1": [0.7, 0.8]})})
+    >>> figure.axes[0].get_ylabel()
+    'recall@1'
+    """
+    if not metrics:
+        raise InputError("there are no metrics to draw: those of at least one run are needed")
+    for name, table in metrics.items():
+        for needed in ("epoch", column):
+            if needed not in table.columns:
+                known = checks.nearest(needed, [str(each) for each in table.columns])
+                raise InputError(f"the metrics of {printable(name)} have no column {needed!r}: {known}")
+            if table[needed].dtype.kind not in "iuf":
+                raise InputError(f"the column {needed!r} of {printable(name)} holds no numbers: choose another")
+    figure, (axis,) = style.panels(width=6.2, height=3.2)
+    for number, (name, table) in enumerate(zip(style.labels(list(metrics)), metrics.values(), strict=True)):
+        points = table[["epoch", column]].dropna()
+        axis.plot(points["epoch"].to_numpy(), points[column].to_numpy(), **style.look(number, marker=True), label=name)
+    axis.set(xlabel="epoch", ylabel=style.label(column))
+    axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure

@@ -1,0 +1,124 @@
+"""From a run's folder, or that of a search, to what figures take. Evaluations are opened by whoever has the paths."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isomargin.errors import InputError
+from isomargin.figures._evaluations import check_alike
+from isomargin.figures.error_against_opis import TrainedModel
+from isomargin.files import check_file, reading
+
+if TYPE_CHECKING:
+    import pandas
+
+    from isomargin.embeddings import EmbeddingSet
+    from isomargin.training.recipe import Recipe
+    from isomargin.training.tuned import TunedRun
+
+
+def read_models(runs: Mapping[str, Path]) -> list[TrainedModel]:
+    """Read what was trained how, and what came of it, from the folders of finished runs."""
+    from isomargin.measure.evaluation import Evaluation
+    from isomargin.training.recipe import load_recipe
+    from isomargin.training.run import RunFolder
+
+    evaluations, recipes = {}, {}
+    for name, path in runs.items():
+        run = RunFolder(path)
+        if not (run.recipe.is_file() and run.evaluation.is_file()):
+            raise InputError(
+                f"{path} is no finished run, and this figure needs the recipe beside the scores: give a folder with "
+                "recipe.yaml and evaluation.json"
+            )
+        evaluations[name], recipes[name] = Evaluation.load(run.evaluation), load_recipe(run.recipe)
+        if 1 not in evaluations[name].recall_at_k:
+            raise InputError(f"{path} was evaluated without recall@1, which this figure shows: evaluate it with k=1")
+    check_alike(evaluations)
+    return [
+        _model(name, recipes[name], evaluations[name].recall_at_k[1], evaluations[name].opis) for name in evaluations
+    ]
+
+
+def _model(name: str, recipe: Recipe, recall_at_1: float, opis: float) -> TrainedModel:
+    """Give what the figure shows of a run."""
+    base, *regularizers = [_loss_name(each) for each in recipe.loss.parts()]
+    same = recipe.model_dump(mode="json", exclude={"name": True, "evaluation": True, "loss": {"regularizer"}})
+    return TrainedModel(
+        name=name,
+        recall_at_1=recall_at_1,
+        opis=opis,
+        base_loss=base,
+        batch=recipe.batch.classes * recipe.batch.images_per_class,
+        regularizer=" + ".join(regularizers),
+        twin=json.dumps(same, sort_keys=True),
+    )
+
+
+def _loss_name(loss: str | dict[str, Any]) -> str:
+    """Give a loss's name as the registry has it.
+
+    >>> _loss_name("TCMLoss"), _loss_name({"name": "smooth_ap", "weight": 2})
+    ('tcm', 'smooth_ap')
+    """
+    name = str(loss if isinstance(loss, str) else loss.get("name"))
+    return "tcm" if name.lower().removesuffix("loss") == "tcm" else name
+
+
+def read_metrics(path: Path) -> pandas.DataFrame:
+    """Read the metrics of a run's folder, or a metrics.csv itself."""
+    import pandas
+
+    from isomargin.training.run import RunFolder
+
+    table = RunFolder(path).metrics if path.is_dir() else path
+    if table.suffix != ".csv" or not table.is_file():
+        raise InputError(f"{path} has no metrics: give a run's folder with a metrics.csv, or such a file")
+    check_file(table)
+    with reading(table):
+        return pandas.read_csv(table)
+
+
+def read_search(path: Path) -> list[TunedRun]:
+    """Read the runs of a search from its folder, or from its tune.csv itself."""
+    table = path / "tune.csv" if path.is_dir() else path
+    if table.suffix != ".csv" or not table.is_file():
+        raise InputError(f"{path} is no search: give the folder that `isomargin tune` wrote, with a tune.csv")
+    check_file(table)
+    with reading(table):
+        return [_tuned_run(row) for row in csv.DictReader(io.StringIO(table.read_text(encoding="utf-8")))]
+
+
+def _tuned_run(row: Mapping[str, str]) -> TunedRun:
+    """Read one run of a search; cells are empty where the baseline has no margin."""
+    from isomargin.training.tuned import TunedRun
+
+    numbers: dict[str, float | None] = {}
+    for field in fields(TunedRun):
+        if field.name not in ("name", "picked"):
+            cell = row[field.name]
+            numbers[field.name] = float(cell) if cell else None
+    scores = ("recall_at_1", "opis", "epsilon_opis", "map_at_r")
+    known: dict[str, Any] = {**numbers, **{name: math.nan for name in scores if numbers[name] is None}}
+    return TunedRun(name=row["name"], picked=row["picked"] == "True", **known)
+
+
+def read_embeddings(path: Path, embeddings_key: str = "embeddings", labels_key: str = "labels") -> EmbeddingSet:
+    """Read the embeddings of a run's folder, or a file of them."""
+    from isomargin.embeddings import EmbeddingSet
+    from isomargin.training.run import RunFolder
+
+    if path.is_dir():
+        if not RunFolder(path).embeddings.is_file():
+            raise InputError(f"{path} is a folder without an embeddings.npz: give a finished run, or a file")
+        path = RunFolder(path).embeddings
+    if path.suffix == ".json":
+        raise InputError(f"{path} holds no embeddings, which this figure shows: give a run's folder, or their file")
+    return EmbeddingSet.load(path, embeddings_key=embeddings_key, labels_key=labels_key)
