@@ -4,13 +4,19 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test browser lint format bench clean
 
 demo: $(VENV)/.installed
-	$(BIN)/isomargin demo
+	$(BIN)/isomargin demo --report
 
 test: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist loadgroup
+
+# The report is tested in a browser; without one those tests are skipped and say so.
+browser:
+	@command -v chromium chromium-browser google-chrome >/dev/null || (apt-get update -qq && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null) || \
+	  echo "no browser could be installed: the report's tests in a browser will be skipped"
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -25,6 +31,7 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/bench_evaluate.py
 	$(BIN)/python benchmarks/bench_losses.py
 	$(BIN)/python benchmarks/bench_training.py
+	$(BIN)/python benchmarks/bench_report.py
 
 clean:
 	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

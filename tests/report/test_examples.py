@@ -16,7 +16,8 @@ from isomargin.embeddings import EmbeddingSet
 from isomargin.errors import InputError
 from isomargin.measure.evaluate import evaluate
 from isomargin.report import examples
-from isomargin.report.examples import class_examples, run_images, thumbnail
+from isomargin.report.examples import class_examples, run_images
+from isomargin.report.thumbnails import thumbnail
 
 
 def near_set(classes=9, dimensions=6, seed=0):
@@ -63,6 +64,7 @@ def test_confusions_are_those_of_a_count_by_loops_whatever_the_blocks(block, mon
     assert len(found["class 3"].confusions) > 2
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of few images, which matter little here
 def test_confusions_add_up_to_the_classes_accepted_strangers_at_the_very_distance_of_a_pair():
     embeddings = near_set(classes=20, seed=1)
     evaluation = evaluate(embeddings.vectors, embeddings.labels)

@@ -9,13 +9,16 @@ import numpy as np
 import isomargin
 from isomargin.errors import InputError
 from isomargin.measure.comparison import Comparison, compare
-from isomargin.measure.distances import FARTHEST
+from isomargin.measure.curves import share
+from isomargin.measure.distances import FARTHEST, Floats
 from isomargin.measure.evaluation import Evaluation
+from isomargin.measure.settings import Settings
 from isomargin.measure.uncertainty import note_on_few_classes
 from isomargin.report.examples import ClassExamples
 from isomargin.report.packing import pack_increments
 from isomargin.report.thresholds import ThresholdStops, threshold_stops
 from isomargin.text import printable
+from isomargin.utility import utility
 
 HISTOGRAM = 120  # bins of the distributions of distances
 Examples = Mapping[int | str, ClassExamples]
@@ -118,6 +121,7 @@ def run_values(
         "equal_error": int(np.argmin(np.abs(stops.distances - evaluation.eer_distance))),
         "positives": pack_increments(stops.positives),
         "negatives": pack_increments(stops.negatives),
+        "summary": summary(evaluation, stops),
         "distribution": distribution(evaluation, stops),
         "examples": example_values(evaluation, examples or {}),
     }
@@ -139,6 +143,34 @@ def columns(evaluation: Evaluation) -> dict[str, list[float | int | None]]:
     recalls = [column for column in table.columns if column.startswith("recall@")]
     values |= {"recall@1": table["recall@1"]} if "recall@1" in recalls else {}
     return {name: [rounded(each) for each in column.tolist()] for name, column in values.items()}
+
+
+def summary(evaluation: Evaluation, stops: ThresholdStops) -> dict[str, list[float]]:
+    """Give the curve that OPIS measures deviations from, and those between which nine in ten classes lie."""
+    settings = evaluation.settings
+    positives, negatives = evaluation.counts.positives.totals, evaluation.counts.negatives.totals
+    some = (positives > 0) & (negatives > 0)
+    accepted, admitted = stops.positives[some], stops.negatives[some]
+    curves = utility_of_counts(accepted, admitted, positives[some, None], negatives[some, None], settings)
+    mean = curves.mean(axis=0)
+    if settings.mean_curve == "pooled":
+        # A negative pair stands in both its classes; precision needs it once.
+        twice = evaluation.counts.negatives.appearances
+        pooled = (stops.positives.sum(axis=0), stops.negatives.sum(axis=0) / twice)
+        mean = utility_of_counts(*pooled, positives.sum(), negatives.sum() / twice, settings)
+    low, high = np.quantile(curves, (0.05, 0.95), axis=0)
+    return {
+        name: [rounded(each) or 0.0 for each in curve.tolist()]
+        for name, curve in {"mean": mean, "low": low, "high": high}.items()
+    }
+
+
+def utility_of_counts(accepted: Any, admitted: Any, friends: Any, strangers: Any, settings: Settings) -> Floats:
+    """Give the utility of accepted positive and negative pairs, of so many of each."""
+    sensitivity = accepted / friends
+    if settings.utility == "specificity_sensitivity":
+        return utility(1 - admitted / strangers, sensitivity, settings.c)
+    return utility(share(accepted, accepted + admitted), sensitivity, settings.c)
 
 
 def rounded(value: float | int) -> float | int | None:

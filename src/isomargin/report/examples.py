@@ -6,26 +6,24 @@ Pictures are small, and text (data: URIs), so that the page needs no file beside
 
 from __future__ import annotations
 
-import base64
 import difflib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, features
 from threadpoolctl import threadpool_limits
 
 from isomargin import checks
-from isomargin.data.images import ImageSet, as_rgb
+from isomargin.data.images import ImageSet
 from isomargin.embeddings import EmbeddingSet
 from isomargin.errors import InputError
 from isomargin.measure.inputs import ClassSortedVectors, as_matrix, sort_by_class, unit_rows
 from isomargin.measure.retrieval import QUANTUM, distances_from_similarity
+from isomargin.report.thumbnails import thumbnail
 
 __all__ = ["ClassExamples", "Confusion", "class_examples", "run_images"]
 
@@ -34,9 +32,6 @@ Name = int | str
 BLOCK = 1 << 23  # similarities in float32 held at once
 EXACT_BLOCK = 1 << 22  # values in float64 held at once
 UNCLEAR = 2.0**-20  # so near to the threshold float32 does not tell on which side of it a similarity lies
-MOST_BYTES = 1536 / 48**2  # a pixel: 1.5 kB for a picture of 48 pixels
-QUALITIES = (80, 65, 50, 35, 20, 10)
-PADDING = 238  # a light grey
 
 
 @dataclass(frozen=True)
@@ -286,7 +281,7 @@ def _pieces(span: slice, length: int) -> Iterator[slice]:
         yield slice(first, min(first + length, span.stop))
 
 
-# ----- pictures
+# ----- which images
 
 
 def _spread(rows: NDArray[np.int64], most: int) -> list[int]:
@@ -305,34 +300,3 @@ def _pictures(images: ImageSet, rows: set[int], size: int) -> dict[int, str]:
     ordered = sorted(rows)
     with ThreadPoolExecutor(4) as pool:
         return dict(zip(ordered, pool.map(lambda row: thumbnail(images.read(row), size), ordered), strict=True))
-
-
-def thumbnail(image: Image.Image, size: int) -> str:
-    """Draw an image within a square of so many pixels, as a data: URI; grey stays grey, all other modes become RGB.
-
-    >>> thumbnail(Image.new("L", (4, 2)), 48)[:23]
-    'data:image/webp;base64,'
-    """
-    plain = image if image.mode == "L" else as_rgb(image)
-    scale = size / max(plain.size)
-    width, height = (max(1, round(side * scale)) for side in plain.size)
-    # Reducing in two steps makes a large photograph several times as quick, and looks the same.
-    small = plain.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0)
-    square = Image.new(small.mode, (size, size), PADDING if small.mode == "L" else (PADDING,) * 3)
-    square.paste(small, ((size - width) // 2, (size - height) // 2))
-    kind = "webp" if features.check("webp") else "jpeg"  # Pillow may have been built without the first
-    return f"data:image/{kind};base64,{base64.b64encode(_encoded(square, kind)).decode('ascii')}"
-
-
-def _encoded(image: Image.Image, kind: str) -> bytes:
-    """Encode at the best quality that keeps the picture small, or else at the least."""
-    most = MOST_BYTES * image.width * image.height
-    content = b""
-    for quality in QUALITIES:
-        stream = BytesIO()
-        options: dict[str, Any] = {"method": 6} if kind == "webp" else {"optimize": True}
-        image.save(stream, kind, quality=quality, **options)
-        content = stream.getvalue()
-        if len(content) <= most:
-            break
-    return content

@@ -190,6 +190,5 @@ function showHighlighted() {
   showSuggestions();
   showDetail();
   for (const row of document.querySelectorAll("tr[data-class]")) row.setAttribute("aria-selected", String(state.highlighted.includes(Number(row.dataset.class))));
-  drawCurves();
-  drawDistances();
+  drawSoon("plot-curves", "plot-distances");
 }

@@ -101,8 +101,7 @@ function showTolerance() {
   showOperating();
   showWorst();
   showClasses();
-  drawRates("far");
-  drawRates("frr");
+  drawSoon("plot-far", "plot-frr");
 }
 
 /** Twice the rates that the opening threshold has, as round numbers. */
@@ -164,7 +163,7 @@ function listen() {
   byId("worst-by").addEventListener("change", showWorst);
   byId("curve-group").addEventListener("change", (event) => {
     state.group = event.target.value;
-    drawCurves();
+    drawSoon("plot-curves");
   });
   byId("curve-search").addEventListener("input", showSuggestions);
   byId("curve-search").addEventListener("keydown", (event) => event.key === "Enter" && byId("suggestions").querySelector("button")?.click());

@@ -39,9 +39,45 @@ function layout(theme, more) {
 
 const CONFIG = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "pan2d", "zoom2d"] };
 
-/** Draws or draws again; before plotly's script has come there is nothing to draw with. */
-function draw(id, traces, made) {
-  if (window.Plotly) Plotly.react(byId(id), traces, made, CONFIG);
+const draw = (id, traces, made) => Plotly.react(byId(id), traces, made, CONFIG);
+
+const DRAWINGS = {
+  "plot-far": () => drawRates("far"),
+  "plot-frr": () => drawRates("frr"),
+  "plot-curves": drawCurves,
+  "plot-distances": drawDistances,
+  "plot-roc": drawRoc,
+  "plot-det": drawDet,
+  "plot-pareto": drawPareto,
+};
+const undrawn = new Set();
+let pause;
+
+/** Draws pictures that can be seen now, and the others when there is time: moving the slider must not wait for them. */
+function drawSoon(...ids) {
+  for (const id of ids) undrawn.add(id);
+  if (!window.Plotly) return; // whose script comes behind this one
+  for (const id of [...undrawn]) if (isInView(byId(id))) drawNow(id);
+  clearTimeout(pause);
+  if (undrawn.size > 0) pause = setTimeout(drawNext, 120);
+  document.documentElement.dataset.busy = String(undrawn.size > 0);
+}
+
+function drawNow(id) {
+  undrawn.delete(id);
+  DRAWINGS[id]();
+}
+
+function drawNext() {
+  const [id] = undrawn;
+  if (id !== undefined) drawNow(id);
+  if (undrawn.size > 0) pause = setTimeout(drawNext);
+  document.documentElement.dataset.busy = String(undrawn.size > 0);
+}
+
+function isInView(part) {
+  const box = part.getBoundingClientRect();
+  return box.bottom > 0 && box.top < window.innerHeight;
 }
 
 /** Puts the line of the threshold over a picture: moving it must not draw hundreds of curves again. */
@@ -128,7 +164,7 @@ function drawCurves() {
     y.push(null);
     text.push("");
   }
-  const { mean, low, high } = run.summary();
+  const { mean, low, high } = run.summary;
   const thresholds = run.thresholds;
   const traces = [
     { x, y, mode: "lines", opacity: 0.6, line: { color: theme.faint, width: 0.8 }, hoverinfo: "text", hovertext: text, name: "a class", meta: "classes" },
@@ -154,7 +190,7 @@ function drawCurves() {
     shapes: [band],
     annotations: [{ x: (run.range[0] + run.range[1]) / 2, y: 0, yref: "paper", text: "calibration range", showarrow: false, yanchor: "bottom" }],
   }));
-  placeLine("plot-curves");
+  afterDrawing("plot-curves");
   const all = run.group(state.group).length;
   const thinned = shown.length < all ? `${shown.length} of ${whole(all)} curves are drawn: every so many by mean utility, the ${Math.floor(DRAWN / 10)} worst and the ${Math.floor(DRAWN / 10)} best; any other by its name. Mean and band are of all classes.` : `${whole(shown.length)} of ${whole(all)} curves are drawn.`;
   const without = run.classes - run.ranked.length;
@@ -185,7 +221,15 @@ function drawDistances() {
     xaxis: axis(theme, "distance of two embeddings", { range: [0, run.distribution.edges.at(-1)] }),
     yaxis: axis(theme, "density", { rangemode: "tozero", showticklabels: false }),
   }));
-  placeLine("plot-distances");
+  afterDrawing("plot-distances");
+}
+
+/** Puts the line where it belongs now and whenever the picture is zoomed or grows. */
+function afterDrawing(id) {
+  const plot = byId(id);
+  if (!plot.dataset.watched) plot.on("plotly_afterplot", () => placeLine(id));
+  plot.dataset.watched = "true";
+  placeLine(id);
 }
 
 /** One class's own densities, from the pairs between neighbouring thresholds, about 40 of them. */
@@ -290,25 +334,14 @@ function drawPareto() {
 function moveMarks() {
   placeLine("plot-curves");
   placeLine("plot-distances");
-  drawRates("far");
-  drawRates("frr");
-  drawRoc();
-  drawDet();
+  drawSoon("plot-far", "plot-frr", "plot-roc", "plot-det");
 }
 
-function drawAll() {
-  drawCurves();
-  drawDistances();
-  drawRates("far");
-  drawRates("frr");
-  drawRoc();
-  drawDet();
-  drawPareto();
-}
+const drawAll = () => drawSoon(...Object.keys(DRAWINGS));
 
-/** Keeps the line in its place when the picture changes its size or is zoomed. */
+/** Draws what comes into view before its turn. */
 function watchPictures() {
-  for (const id of ["plot-curves", "plot-distances"]) byId(id).on("plotly_afterplot", () => placeLine(id));
+  window.addEventListener("scroll", () => undrawn.size > 0 && drawSoon(), { passive: true });
 }
 
 /** Lets a press or a drag in a picture of distances move the threshold. */

@@ -79,36 +79,6 @@ class Run {
     return found;
   }
 
-  /** What OPIS measures deviations from, and between what the middle nine tenths of the classes lie. */
-  summary() {
-    if (this.summarised) return this.summarised;
-    const mean = [];
-    const low = [];
-    const high = [];
-    const column = new Float64Array(this.ranked.length);
-    for (let stop = 0; stop < this.stops; stop++) {
-      let sum = 0;
-      this.ranked.forEach((which, place) => {
-        column[place] = this.utility(which, stop);
-        sum += column[place];
-      });
-      column.sort();
-      mean.push(this.settings.mean_curve === "pooled" ? this.pooledUtility(stop) : sum / this.ranked.length);
-      low.push(quantile(column, 0.05));
-      high.push(quantile(column, 0.95));
-    }
-    this.summarised = { mean, low, high };
-    return this.summarised;
-  }
-
-  pooledUtility(stop) {
-    const sensitivity = 1 - this.pooledFrr[stop];
-    if (this.settings.utility !== "precision_recall") return utilityOf(1 - this.pooledFar[stop], sensitivity, this.settings.c);
-    const accepted = sensitivity * this.scores.positive_pairs;
-    const admitted = this.pooledFar[stop] * this.scores.negative_pairs;
-    return utilityOf(accepted > 0 ? accepted / (accepted + admitted) : 0, sensitivity, this.settings.c);
-  }
-
   /** The share of the classes that epsilon-OPIS calls the best or the worst. */
   group(kind) {
     const size = Math.min(Math.max(1, Math.round(this.settings.epsilon * this.ranked.length)), this.ranked.length);
