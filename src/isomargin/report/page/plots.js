@@ -37,7 +37,8 @@ function layout(theme, more) {
   };
 }
 
-const CONFIG = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "pan2d", "zoom2d"] };
+// Nothing leaves the page: plotly would offer to send what it draws to its maker.
+const CONFIG = { responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "", modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "pan2d", "zoom2d"] };
 
 const draw = (id, traces, made) => Plotly.react(byId(id), traces, made, CONFIG);
 

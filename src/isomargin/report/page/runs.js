@@ -2,7 +2,7 @@
 
 /** Reads counts that were packed row by row as increments: LEB128 bytes in base64. */
 function unpackIncrements(text, rows, columns) {
-  const bytes = Uint8Array.from(atob(text), (each) => each.charCodeAt(0));
+  const bytes = atob(text);
   const counts = new Float64Array(rows * columns);
   let place = 0;
   for (let row = 0; row < rows; row++) {
@@ -11,7 +11,7 @@ function unpackIncrements(text, rows, columns) {
       let factor = 1;
       let byte;
       do {
-        byte = bytes[place++];
+        byte = bytes.charCodeAt(place++);
         sum += (byte & 127) * factor; // not shifted: counts may pass 2^31
         factor *= 128;
       } while (byte & 128);
