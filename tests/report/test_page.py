@@ -192,7 +192,10 @@ def test_the_slider_obeys_keyboard_and_mouse_in_every_unit(show, plain):
         check_operating(tab, plain.evaluation, tolerance)
         check_outside(tab, plain.evaluation, tolerance)
         point, shown = tab.operating(), numbers_in(tab.find("#threshold-value").input_value())[0]
-        assert shown == pytest.approx(point[unit], abs=5e-4 if unit != "far" else 0.01 * point["far"])
+        assert shown / (100 if unit == "far" else 1) == pytest.approx(
+            point[unit], abs=5e-4 if unit != "far" else 0.01 * point["far"]
+        )
+        assert tab.find("#threshold-unit").is_visible() == (unit == "far")
         assert tab.attribute("#threshold", "aria-valuetext")
 
 
@@ -254,9 +257,11 @@ def test_presets_are_the_chosen_thresholds_and_typed_ones_are_taken_to_the_grid(
     tab.type_threshold(f" {similarity(middle):.9f} ")
     check_nearest(tab, middle)
     tab.choose_unit("far")
-    for text, rate in (("1%", 0.01), ("0.03", 0.03), ("2 %", 0.02), ("1e-1", 0.1)):
+    for text, rate in (("1%", 0.01), ("3", 0.03), ("2 %", 0.02), ("1e1", 0.1), ("0.5", 0.005), ("0,7", 0.007)):
         tab.type_threshold(text)
         assert tab.operating()["far"] <= rate
+        asked = tab.find("#asked").text_content()
+        assert (text in asked) == (abs(tab.operating()["far"] - rate) > 5e-4 * rate)
         index = int(tab.find("#threshold").input_value())
         tab.slide(index + 1)
         assert tab.operating()["far"] > rate
@@ -285,7 +290,7 @@ def test_nonsense_is_refused_and_leaves_the_threshold_alone(show, plain):
     nonsense = {
         "distance": ("", "far", "1.0.0", "-0.5", "2.5", "NaN", "Infinity", "1e999", "0x1", "<b>", "1%"),
         "similarity": ("two", "-1.5", "1.5", "--1"),
-        "far": ("1%%", "-1%", "101%", "1.5", "%", "nan%"),
+        "far": ("1%%", "-1%", "101%", "150", "%", "nan%", "0"),
     }
     for unit, texts in nonsense.items():
         tab.choose_unit(unit)

@@ -48,7 +48,7 @@ def check_examples(tab, names):
     """The detail of a class has its confusions and pictures, that of another has none."""
     choose(tab, list(names).index(HOSTILE[0]))
     confusions = tab.find("#detail li.confusion").all_text_contents()
-    for text, other, share in zip(confusions, (HOSTILE[1], HOSTILE[12]), ("25%", "12.5%"), strict=True):
+    for text, other, share in zip(confusions, (HOSTILE[1], HOSTILE[12]), ("25.0%", "12.5%"), strict=True):
         assert text.startswith(shown_name(other))
         assert share in text
     widths = tab.script("() => [...document.querySelectorAll('#detail img')].map(each => each.naturalWidth)")

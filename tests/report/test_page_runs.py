@@ -129,3 +129,31 @@ def test_classes_stay_highlighted_when_the_run_changes(show, two_runs):
     assert sorted(row["texts"]["class"] for row in selected) == sorted(before)
     columns = class_columns(two_runs.evaluations[1], tab.distance(1))
     assert all(close(row["values"]["frr"], columns["frr"][row["index"]]) for row in selected)
+
+
+def test_choosing_a_run_leaves_the_page_where_it_was_scrolled_to(show, two_runs):
+    tab = show(two_runs)
+    tab.script("() => scrollTo(0, 1400)")
+    tab.settle()
+    box = tab.find("#run").bounding_box()
+    tab.page.mouse.click(box["x"] + 15, box["y"] + 8)  # the control is above the page, wherever that is scrolled to
+    tab.page.keyboard.type("even")
+    tab.page.keyboard.press("Enter")
+    tab.settle()
+    assert tab.find("#run").input_value() == "1"
+    assert tab.script("() => scrollY") == 1400
+
+
+def test_an_empty_tolerance_tolerates_all_and_each_run_is_counted_by_both_rates(show, two_runs):
+    tab = show(two_runs)
+    tab.tolerate(1, 10)
+    tab.find("#tolerance-frr").fill("")
+    tab.settle()
+    for run, evaluation in enumerate(two_runs.evaluations):
+        point = evaluation.at(tab.distance(run))
+        row = f"#operating tr[data-run='{run}']"
+        assert tab.number(f"{row} [data-cell=outside-far]") == (point.class_far > 0.01).sum()
+        assert tab.number(f"{row} [data-cell=outside-frr]") == 0
+        assert tab.number(f"{row} [data-cell=outside]") == (point.class_far > 0.01).sum()
+    assert "FRR" not in tab.text("#outside-words")
+    assert tab.attribute("#tolerance-frr", "aria-invalid") is None

@@ -71,8 +71,7 @@ def comparison_values(comparison: Comparison) -> list[dict[str, Any]]:
 def headline(evaluations: Mapping[str, Evaluation], comparison: Comparison | None) -> str:
     """Say what matters in one sentence."""
     if comparison is not None:
-        sentences = ". ".join(comparison.sentence(name) for name in comparison.others)
-        return printable(f"Held against {comparison.first}: {sentences}.")
+        return printable(" ".join(held_against(comparison, name) for name in comparison.others))
     if len(evaluations) > 1:
         return "; ".join(f"{printable(name)}: OPIS {each.opis:.3g}" for name, each in evaluations.items()) + "."
     (evaluation,) = evaluations.values()
@@ -85,6 +84,18 @@ def headline(evaluations: Mapping[str, Evaluation], comparison: Comparison | Non
         f"{target.distance:.4f}), nine in ten classes accept {low_far:.2%} to {high_far:.2%} of strangers and reject "
         f"{low_frr:.2%} to {high_frr:.2%} of friends; {printable(str(worst[0]))} is served worst."
     )
+
+
+def held_against(comparison: Comparison, name: str) -> str:
+    """Say how a run differs from the first."""
+    shown = ("opis", "frr", next((row.score for row in comparison.others[name] if row.score.startswith("recall@")), ""))
+    if not any(row.certain for row in comparison.others[name] if row.score in shown):
+        scores = "OPIS, FRR or recall" if shown[2] else "OPIS or FRR"
+        return (
+            f"No certain difference between {name} and {comparison.first} in {scores} "
+            f"({comparison.confidence:.0%} intervals)."
+        )
+    return f"Held against {comparison.first}, {comparison.sentence(name)}."
 
 
 def run_values(

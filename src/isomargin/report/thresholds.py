@@ -17,9 +17,9 @@ from isomargin.thresholds.choose import distance_at_far, short_of_edges
 
 PRESETS = (1e-4, 1e-3, 1e-2, 5e-2, 1e-1)
 """False accept rates that the page offers, as far as the data resolves them."""
-EVEN, BY_RATE = 150, 60  # stops: even in distance, and even in the logarithm of the FAR
+EVEN = 150  # stops that are even in distance
+ROUND = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)  # and those of round false accept rates, times a power of ten
 MANY_CLASSES = 5000  # from which on there are half as many stops
-LEAST_FAR = 1e-6
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ def threshold_stops(evaluation: Evaluation) -> ThresholdStops:
         distance = resolved(counts, far)
         if distance is not None:
             presets[far] = distance
-    rates = np.geomspace(max(1 / counts.negatives.pooled_total, LEAST_FAR), 0.5, BY_RATE // thinner)
-    by_rate = [each for far in rates if (each := resolved(counts, float(far))) is not None]
+    rates = [each * 10.0**power for power in range(-6, 0) for each in ROUND[::thinner]]
+    by_rate = [each for far in rates if (each := resolved(counts, round(far, 12))) is not None]
     low, high = looked_at(counts)
     wanted = np.array(
         [*np.linspace(low, high, EVEN // thinner), *evaluation.calibration_range, evaluation.eer_distance]

@@ -5,16 +5,17 @@ const COLUMNS = [
   { key: "images", title: "images", hint: "Its number of images", text: whole },
   { key: "far", title: "FAR", hint: "Share of strangers accepted at the threshold above", text: percent, live: true },
   { key: "frr", title: "FRR", hint: "Share of friends rejected at the threshold above", text: percent, live: true },
-  { key: "utility", title: "utility", hint: "At the threshold above", text: (value) => number(value, 3), live: true },
-  { key: "own_threshold", title: "own threshold", hint: "The distance at which this class itself has the target FAR", text: fixed },
-  { key: "mean_utility", title: "mean utility", hint: "Over the calibration range", text: (value) => number(value, 3) },
+  { key: "utility", title: "utility", hint: "At the threshold above", text: thousandths, live: true },
+  { key: "own_threshold", title: "own threshold", hint: "The threshold that this class itself would need for that FAR", text: fixed },
+  { key: "mean_utility", title: "mean utility", hint: "Over the calibration range, whatever the threshold above", text: thousandths },
   { key: "opis_share", title: "of OPIS", hint: "Share of OPIS that this class makes", text: percent },
   { key: "eer", title: "EER", hint: "Equal error rate of this class's pairs", text: percent },
   { key: "recall@1", title: "recall@1", hint: "Of this class's images", text: percent },
 ];
 
 function columnsOf(run) {
-  return COLUMNS.filter(({ key, live }) => key === "class" || live || key in run.columns);
+  return COLUMNS.filter(({ key, live }) => key === "class" || live || key in run.columns).map((column) =>
+    column.key === "own_threshold" ? { ...column, title: `d for FAR ${roundPercent(run.settings.target_far)}` } : column);
 }
 
 function valueOf(run, key, which) {
@@ -82,6 +83,10 @@ function showClasses() {
   replaceRows(byId("classes"), rows);
   byId("rows-note").textContent = `${whole(order.length)} of ${whole(run.classes)} classes${order.length > rows.length ? `, the first ${whole(rows.length)} shown` : ""}`;
   byId("more").hidden = order.length <= rows.length;
+  byId("more").textContent = `Show ${whole(Math.min(400, order.length - rows.length))} more`;
+  byId("no-class").hidden = order.length > 0;
+  const limits = ["far", "frr"].filter((rate) => state.tolerance[rate] <= 1).map((rate) => `${rate.toUpperCase()} over ${roundPercent(state.tolerance[rate])}`);
+  byId("outside-words").textContent = limits.length > 0 ? `(${limits.join(" or ")})` : "(nothing is)";
 }
 
 /** A field of a CSV file; what a spreadsheet would take for a formula is made text. */
@@ -102,6 +107,7 @@ function csv() {
 }
 
 function exportClasses() {
+  byId("exported").textContent = `${whole(orderedClasses().length)} classes of ${chosenRun().name} at distance ${fixed(chosenRun().thresholds[chosenStop()])} were exported as classes.csv.`;
   // The mark in front tells spreadsheets that it is UTF-8.
   const link = element("a", "", { href: URL.createObjectURL(new Blob(["\ufeff", csv()], { type: "text/csv;charset=utf-8" })), download: "classes.csv" });
   document.body.append(link);
@@ -114,7 +120,7 @@ function showChips() {
   const run = chosenRun();
   const chips = state.highlighted.map((which, place) => {
     const chip = element("button", run.names[which], { type: "button", class: "chip", "data-class": which, title: "Remove" });
-    chip.style.setProperty("--run", colour(place));
+    chip.style.setProperty("--run", classColour(place));
     chip.addEventListener("click", () => {
       state.highlighted = state.highlighted.filter((each) => each !== which);
       showHighlighted();
@@ -182,7 +188,7 @@ function confusionParts(run, which, confusions) {
     if (each.thumbnails) item.append(pictures(each.thumbnails, `The nearest pair of ${run.names[which]} and ${each.name}`));
     list.append(item);
   }
-  return [element("h4", "Most often taken for it, at the target FAR"), list];
+  return [element("h4", `Most often taken for it at FAR ${roundPercent(run.settings.target_far)}`), list];
 }
 
 function showHighlighted() {

@@ -3,14 +3,17 @@
 const DASH = "–";
 const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
 
-/** A share as percent, with three digits. */
+/** A share as percent, with three digits, as columns need it: 45.0%. */
 function percent(value) {
   if (!known(value)) return DASH;
   const hundred = 100 * value;
   if (hundred === 0) return "0%";
   if (hundred >= 99.95) return hundred === 100 ? "100%" : `${(Math.floor(hundred * 100) / 100).toFixed(2)}%`;
-  return `${Number(hundred.toPrecision(3))}%`;
+  return Math.abs(hundred) < 1e-4 ? `${Number(hundred.toPrecision(3))}%` : `${hundred.toPrecision(3)}%`;
 }
+
+/** A round share, as labels need it: 1%. */
+const roundPercent = (value) => `${Number((100 * value).toPrecision(3))}%`;
 
 /** A number with four digits. */
 function number(value, digits = 4) {
@@ -19,17 +22,18 @@ function number(value, digits = 4) {
   return String(Number(value.toPrecision(digits)));
 }
 
-const fixed = (value) => (known(value) ? value.toFixed(4) : DASH);
+const fixed = (value) => (known(value) ? value.toFixed(4).replace("-", "−") : DASH);
+const thousandths = (value) => (known(value) ? value.toFixed(3) : DASH);
 const whole = (value) => (known(value) ? value.toLocaleString("en-US") : DASH);
 const signed = (text) => (text.startsWith("-") ? `−${text.slice(1)}` : `+${text}`);
 const similarityOf = (distance) => 1 - (distance * distance) / 2;
 const distanceOf = (similarity) => Math.sqrt(Math.max(2 - 2 * similarity, 0));
 
-/** Reads "0.01" and, of rates, "1%" or "1 %"; NaN where it is no number. */
+/** Reads a number, of rates in percent, with or without the sign; NaN where it is none. */
 function readNumber(text, isRate) {
   const match = /^\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*(%?)\s*$/i.exec(text.replace(",", ".").replace("−", "-"));
   if (!match || (match[2] && !isRate)) return NaN;
-  return Number(match[1]) / (match[2] ? 100 : 1);
+  return Number(match[1]) / (isRate ? 100 : 1);
 }
 
 /** The paper's Eq. 1: a weighted harmonic mean, 0 where either rate is 0. */

@@ -5,6 +5,7 @@ const TILES = [
   { score: "opis", title: "OPIS", hint: "Variance over classes of utility in the calibration range; lower is better", value: (run) => run.scores.opis, text: number, relative: true },
   { score: "debiased_opis", title: "OPIS without noise", hint: "OPIS without what the noise of few images a class adds", value: (run) => run.scores.debiased_opis, text: number, relative: true },
   { score: "epsilon_opis", title: "ε-OPIS", hint: "Squared utility gap of the best and the worst share of the classes; lower is better", value: (run) => run.scores.epsilon_opis, text: number, relative: true },
+  { score: "frr", title: "FRR at the target FAR", hint: "Share of friends rejected at each run's own threshold for the target FAR; lower is better", value: (run) => run.scores.target.frr, text: percent, points: true },
   { score: "calibration_range", title: "calibration range", hint: "Distances between which inconsistency is measured" },
   { score: "classes", title: "classes", value: (run) => run.scores.classes, text: whole },
   { score: "images", title: "images", value: (run) => run.scores.images, text: whole },
@@ -12,9 +13,11 @@ const TILES = [
 ];
 
 function tileTitle({ score, title }) {
-  if (score !== "epsilon_opis") return title;
-  return `${[...new Set(runs.map((run) => percent(run.settings.epsilon)))].join(", ")}-OPIS`;
+  const of = (name) => [...new Set(runs.map((run) => roundPercent(run.settings[name])))].join(", ");
+  return { epsilon_opis: `${of("epsilon")}-OPIS`, frr: `FRR at FAR ${of("target_far")}` }[score] ?? title;
 }
+
+const BETTER = { "recall@1": "higher is better", opis: "lower is better", debiased_opis: "lower is better", epsilon_opis: "lower is better", frr: "lower is better" };
 
 function tileRow(tile, run) {
   const row = element("div", "", { class: "of-run" });
@@ -60,7 +63,9 @@ function differenceOf(tile, run, value) {
 function showTiles() {
   const tiles = TILES.filter((tile) => !tile.value || runs.some((run) => known(tile.value(run)))).map((tile) => {
     const made = element("div", "", { class: tile.text === whole ? "tile counted" : "tile", "data-score": tile.score, title: tile.hint ?? "" });
-    made.append(element("h2", tileTitle(tile)), ...runs.map((run) => tileRow(tile, run)));
+    const heading = element("h2", tileTitle(tile));
+    if (BETTER[tile.score]) heading.append(element("span", `, ${BETTER[tile.score]}`, { class: "better-is" }));
+    made.append(heading, ...runs.map((run) => tileRow(tile, run)));
     return made;
   });
   byId("tiles").replaceChildren(...tiles);
@@ -93,9 +98,11 @@ function showMoved() {
 function showTolerance() {
   for (const rate of ["far", "frr"]) {
     const field = byId(`tolerance-${rate}`);
+    const isEmpty = field.value === "" && !field.validity.badInput;
     const possible = field.valueAsNumber >= 0 && field.valueAsNumber <= 100;
     field.toggleAttribute("aria-invalid", false);
-    if (possible) state.tolerance[rate] = field.valueAsNumber / 100;
+    if (isEmpty) state.tolerance[rate] = Infinity;
+    else if (possible) state.tolerance[rate] = field.valueAsNumber / 100;
     else field.setAttribute("aria-invalid", "true");
   }
   showOperating();

@@ -11,6 +11,7 @@ const BINS = 30;
 const FLOOR = 1e-7; // of rates on logarithmic and normal axes
 
 const colour = (index) => COLOURS[document.documentElement.dataset.theme][index % 6];
+const classColour = (place) => colour(place + 2); // the first two are those of runs
 const dash = (index) => DASHES[index % DASHES.length];
 
 function themed() {
@@ -108,9 +109,9 @@ function drawRates(rate) {
     }
     return found;
   });
-  const tolerance = state.tolerance[rate];
+  const tolerance = Math.min(state.tolerance[rate], 2); // beyond the picture where there is none
   const pooled = (rate === "far" ? chosen.pooledFar : chosen.pooledFrr)[chosenStop()];
-  const most = Math.min(1, Math.max(...values.flatMap((each) => each.reduce((a, b) => Math.max(a, b), 0)), tolerance * 1.2, 1e-6));
+  const most = Math.min(1, Math.max(...values.flatMap((each) => each.reduce((a, b) => Math.max(a, b), 0)), tolerance <= 1 ? tolerance * 1.2 : 0, 1e-6));
   const width = most / BINS;
   const middles = Array.from({ length: BINS }, (_, bin) => 100 * (bin + 0.5) * width);
   const traces = runs.map((run) => {
@@ -136,6 +137,13 @@ function drawRates(rate) {
   }));
 }
 
+const GROUPS = {
+  all: () => "",
+  none: () => " beside the highlighted ones",
+  worst: (share) => `: the ${share} of the classes that are served worst`,
+  best: (share) => `: the ${share} of the classes that are served best`,
+};
+
 /** The classes whose curves are drawn: all, or every so many by rank, always with the worst and the best. */
 function drawnClasses(run, group) {
   const classes = run.group(group);
@@ -145,6 +153,8 @@ function drawnClasses(run, group) {
     classes[ends + Math.floor(((place + 0.5) * (classes.length - 2 * ends)) / (DRAWN - 2 * ends))]);
   return [...classes.slice(0, ends), ...between, ...classes.slice(-ends)];
 }
+
+const HOVER = "%{text}<br>utility %{y:.3f} at %{x:.4f}<extra></extra>";
 
 function drawCurves() {
   const theme = themed();
@@ -168,17 +178,17 @@ function drawCurves() {
   const { mean, low, high } = run.summary;
   const thresholds = run.thresholds;
   const traces = [
-    { x, y, mode: "lines", opacity: 0.6, line: { color: theme.faint, width: 0.8 }, hoverinfo: "text", hovertext: text, name: "a class", meta: "classes" },
+    { x, y, mode: "lines", opacity: 0.6, line: { color: theme.faint, width: 0.8 }, text, hovertemplate: HOVER, name: "a class", meta: "classes" },
     { x: thresholds, y: low, mode: "lines", line: { width: 1.2, color: theme.accent, dash: "dot" }, hoverinfo: "skip", showlegend: false, meta: "low" },
     { x: thresholds, y: high, mode: "lines", line: { width: 1.2, color: theme.accent, dash: "dot" }, hoverinfo: "skip", name: "9 of 10 classes lie between", meta: "high" },
-    { x: thresholds, y: mean, mode: "lines", line: { color: theme.ink, width: 2.5 }, hoverinfo: "skip", name: "mean", meta: "mean" },
+    { x: thresholds, y: mean, mode: "lines", line: { color: theme.ink, width: 2.5 }, text: thresholds.map(() => "mean of the classes"), hovertemplate: HOVER, name: "mean", meta: "mean" },
     ...state.highlighted.map((which, place) => ({
       x: thresholds,
       y: thresholds.map((_, stop) => run.utility(which, stop)),
       mode: "lines",
-      line: { color: colour(place), dash: dash(place), width: 2.5 },
-      hoverinfo: "text",
-      hovertext: label(run.names[which]),
+      line: { color: classColour(place), dash: dash(place), width: 2.5 },
+      text: thresholds.map(() => label(run.names[which])),
+      hovertemplate: HOVER,
       name: label(run.names[which]),
       meta: `class ${which}`,
     })),
@@ -193,10 +203,13 @@ function drawCurves() {
   }));
   afterDrawing("plot-curves");
   const all = run.group(state.group).length;
-  const thinned = shown.length < all ? `${shown.length} of ${whole(all)} curves are drawn: every so many by mean utility, the ${Math.floor(DRAWN / 10)} worst and the ${Math.floor(DRAWN / 10)} best; any other by its name. Mean and band are of all classes.` : `${whole(shown.length)} of ${whole(all)} curves are drawn.`;
+  const thinned = shown.length < all ? `${shown.length} of ${whole(all)} curves are drawn: every so many by mean utility, the ${Math.floor(DRAWN / 10)} worst and the ${Math.floor(DRAWN / 10)} best; any other by its name. Mean and band are of all classes.` : `${whole(shown.length)} of ${whole(run.ranked.length)} curves are drawn${GROUPS[state.group](roundPercent(run.settings.epsilon))}.`;
   const without = run.classes - run.ranked.length;
   byId("curves-note").textContent = thinned + (without > 0 ? ` ${whole(without)} classes of one image have no curve.` : "");
 }
+
+const FRIENDS = 2; // colours that no run has, as long as there are two
+const STRANGERS = 4;
 
 function drawDistances() {
   const theme = themed();
@@ -206,7 +219,7 @@ function drawDistances() {
     const { edges, positive, negative } = other.distribution;
     const width = edges[1] - edges[0];
     const middles = positive.map((_, bin) => (edges[bin] + edges[bin + 1]) / 2);
-    for (const [kind, shares, place] of [["friends", positive, 0], ["strangers", negative, 1]]) {
+    for (const [kind, shares, place] of [["friends", positive, FRIENDS], ["strangers", negative, STRANGERS]]) {
       const own = other === run;
       traces.push({
         x: middles, y: shares.map((each) => each / width), mode: "lines", name: own ? kind : `${kind}, ${label(other.name)}`,
@@ -236,7 +249,7 @@ function afterDrawing(id) {
 /** One class's own densities, from the pairs between neighbouring thresholds, about 40 of them. */
 function classDistances(run, which) {
   const step = Math.max(1, Math.floor(run.stops / 40));
-  return [["friends", run.accepted, run.friends[which], 0], ["strangers", run.admitted, run.strangers[which], 1]]
+  return [["friends", run.accepted, run.friends[which], FRIENDS], ["strangers", run.admitted, run.strangers[which], STRANGERS]]
     .filter(([, , total]) => total > 0)
     .map(([kind, counts, total, place]) => {
       const x = [];
@@ -258,13 +271,14 @@ function drawRoc() {
   const lines = runs.map((run) => {
     const some = run.thresholds.map((_, stop) => stop).filter((stop) => run.pooledFar[stop] > 0);
     return {
-      x: some.map((stop) => run.pooledFar[stop]), y: some.map((stop) => 1 - run.pooledFrr[stop]), customdata: some.map((stop) => run.thresholds[stop]),
+      x: some.map((stop) => run.pooledFar[stop]), y: some.map((stop) => 1 - run.pooledFrr[stop]), 
+      text: some.map((stop) => `${label(run.name)}: FAR ${percent(run.pooledFar[stop])}, friends accepted ${percent(1 - run.pooledFrr[stop])}, distance ${fixed(run.thresholds[stop])}`),
       mode: "lines", name: label(run.name), line: { color: colour(run.index), dash: dash(run.index), width: 2 },
-      hovertemplate: "FAR %{x:.3g}, accepted friends %{y:.2%}, distance %{customdata:.4f}<extra></extra>", meta: `run ${run.index}`,
+      hoverinfo: "text", meta: `run ${run.index}`,
     };
   });
   draw("plot-roc", [...lines, ...here((run, stop) => [Math.max(run.pooledFar[stop], lowest), 1 - run.pooledFrr[stop]])], layout(theme, {
-    xaxis: axis(theme, "FAR", { type: "log", range: [Math.log10(lowest), 0], tickangle: 0, tickvals: POWERS, ticktext: POWERS.map(percent) }),
+    xaxis: axis(theme, "FAR", { type: "log", range: [Math.log10(lowest), 0], tickangle: 0, tickvals: POWERS, ticktext: POWERS.map(roundPercent) }),
     yaxis: axis(theme, "friends accepted (1 − FRR)", { range: [0, 1.02], tickformat: ".0%" }),
     showlegend: runs.length > 1,
   }));
@@ -279,7 +293,7 @@ function drawDet() {
     const some = run.thresholds.map((_, stop) => stop).filter((stop) => run.pooledFar[stop] > 0 && run.pooledFrr[stop] > 0 && run.pooledFar[stop] < 1 && run.pooledFrr[stop] < 1);
     return {
       x: some.map((stop) => probit(run.pooledFar[stop])), y: some.map((stop) => probit(run.pooledFrr[stop])),
-      text: some.map((stop) => `FAR ${percent(run.pooledFar[stop])}, FRR ${percent(run.pooledFrr[stop])}, distance ${fixed(run.thresholds[stop])}`),
+      text: some.map((stop) => `${label(run.name)}: FAR ${percent(run.pooledFar[stop])}, FRR ${percent(run.pooledFrr[stop])}, distance ${fixed(run.thresholds[stop])}`),
       mode: "lines", name: label(run.name), line: { color: colour(run.index), dash: dash(run.index), width: 2 }, hoverinfo: "text", meta: `run ${run.index}`,
     };
   });
@@ -287,7 +301,7 @@ function drawDet() {
     const all = values.flat();
     return all.length > 0 ? [all.reduce((a, b) => Math.min(a, b)) - 0.1, all.reduce((a, b) => Math.max(a, b)) + 0.1] : [-3, 3];
   };
-  const ticks = { tickangle: 0, tickvals: TICKS.map(probit), ticktext: TICKS.map(percent) };
+  const ticks = { tickangle: 0, tickvals: TICKS.map(probit), ticktext: TICKS.map(roundPercent) };
   draw("plot-det", [...lines, ...here((run, stop) => [probit(bounded(run.pooledFar[stop])), probit(bounded(run.pooledFrr[stop]))])], layout(theme, {
     xaxis: axis(theme, "FAR", { ...ticks, range: ends(lines.map((each) => each.x)) }),
     yaxis: axis(theme, "FRR", { ...ticks, range: ends(lines.map((each) => each.y)) }),
@@ -299,7 +313,7 @@ function drawDet() {
 function here(place) {
   return runs.map((run) => {
     const [x, y] = place(run, state.stops[run.index]);
-    return { x: [x], y: [y], mode: "markers", marker: { color: colour(run.index), size: 11, symbol: run.index % 2 ? "diamond" : "circle", line: { color: themed().ink, width: 1.5 } }, hoverinfo: "skip", showlegend: false, meta: `here ${run.index}` };
+    return { x: [x], y: [y], mode: "markers", opacity: 0.85, marker: { color: colour(run.index), size: run === chosenRun() ? 9 : 14, symbol: run.index % 2 ? "diamond" : "circle", line: { color: themed().ink, width: 1.5 } }, hoverinfo: "skip", showlegend: false, meta: `here ${run.index}` };
   });
 }
 

@@ -7,6 +7,7 @@ const state = {
   run: 0,
   unit: runs.length > 1 ? "far" : "distance", // models have distances of their own: a FAR is what they share
   stops: runs.map((run) => openingStop(run)),
+  asked: "", // what was typed, where no stop is exactly there
   tolerance: { far: 0, frr: 0 },
   group: "all",
   highlighted: [],
@@ -28,6 +29,7 @@ function openingStop(run) {
 /** Moves the chosen run's threshold, and the other runs' to the same FAR in that unit, else to the same distance. */
 function moveTo(stop) {
   const run = chosenRun();
+  state.asked = "";
   state.stops = runs.map((other) => {
     if (other === run) return stop;
     return state.unit === "far" ? other.stopAtFar(run.pooledFar[stop]) : other.stopAtDistance(run.thresholds[stop]);
@@ -37,6 +39,7 @@ function moveTo(stop) {
 /** Moves to the largest threshold of a FAR: every run to its own in that unit, else as `moveTo` does. */
 function moveToFar(far) {
   const stopOf = (run) => run.presets.find(([rate]) => rate === far)?.[1] ?? run.stopAtFar(far);
+  state.asked = "";
   if (state.unit === "far") state.stops = runs.map(stopOf);
   else moveTo(stopOf(chosenRun()));
 }

@@ -3,13 +3,13 @@
 const shownThreshold = {
   distance: (run, stop) => fixed(run.thresholds[stop]),
   similarity: (run, stop) => fixed(similarityOf(run.thresholds[stop])),
-  far: (run, stop) => percent(run.pooledFar[stop]),
+  far: (run, stop) => percent(run.pooledFar[stop]).replace("%", ""), // the sign stands behind the field
 };
 
 const FOLLOWING = {
-  distance: " Every run stands at this distance.",
-  similarity: " Every run stands at this cosine.",
-  far: " Every run stands at its own threshold for this FAR.",
+  distance: " Other runs stand at their nearest measured distance.",
+  similarity: " Other runs stand at their nearest measured cosine.",
+  far: " Other runs stand at their own largest threshold of at most this FAR.",
 };
 
 function showControl() {
@@ -18,12 +18,15 @@ function showControl() {
   slider.max = String(run.stops - 1);
   slider.value = String(chosenStop());
   const shown = shownThreshold[state.unit](run, chosenStop());
-  slider.setAttribute("aria-valuetext", `${state.unit} ${shown}`);
+  slider.setAttribute("aria-valuetext", `${state.unit} ${shown}${state.unit === "far" ? "%" : ""}`);
+  byId("threshold-unit").hidden = state.unit !== "far";
+  for (const button of document.querySelectorAll(".preset")) button.setAttribute("aria-pressed", String(Number(button.dataset.stop) === chosenStop()));
   const typed = byId("threshold-value");
   typed.value = shown;
   typed.removeAttribute("aria-invalid");
   const sentence = `Pairs at most ${fixed(run.thresholds[chosenStop()])} apart are accepted`;
   byId("said").textContent = `${sentence} (cosine at least ${fixed(similarityOf(run.thresholds[chosenStop()]))}): FAR ${percent(run.pooledFar[chosenStop()])}, FRR ${percent(run.pooledFrr[chosenStop()])}.${runs.length > 1 ? FOLLOWING[state.unit] : ""}`;
+  byId("asked").textContent = state.asked;
 }
 
 /** Sets the threshold to what was typed; refuses what is no threshold. */
@@ -34,26 +37,38 @@ function takeTyped() {
   const possible = { distance: value >= 0 && value <= 2, similarity: value >= -1 && value <= 1, far: value > 0 && value <= 1 };
   if (!possible[state.unit]) {
     typed.setAttribute("aria-invalid", "true");
-    const needed = { distance: "a distance from 0 to 2", similarity: "a cosine from −1 to 1", far: "a rate such as 1% or 0.01" };
-    byId("said").textContent = `“${typed.value}” is no threshold: ${needed[state.unit]} is needed.`;
+    const needed = { distance: "a distance from 0 to 2", similarity: "a cosine from −1 to 1", far: "a rate in percent, above 0 and at most 100," };
+    byId("asked").textContent = `“${typed.value}” is no threshold: ${needed[state.unit]} is needed.`;
     return undefined;
   }
+  const wanted = typed.value.trim();
   if (state.unit === "far") moveToFar(value);
   else moveTo(chosenRun().stopAtDistance(state.unit === "distance" ? value : distanceOf(value)));
+  if (Math.abs(reached() - value) > 5e-4 * Math.abs(value)) {
+    const what = state.unit === "far" ? "the largest measured threshold that does not exceed it" : "the nearest measured threshold";
+    state.asked = `You asked for ${wanted}: this is ${what}.`;
+  }
   return showMoved();
+}
+
+/** Where the threshold stands, in the chosen unit. */
+function reached() {
+  const run = chosenRun();
+  const distance = run.thresholds[chosenStop()];
+  return { distance, similarity: similarityOf(distance), far: run.pooledFar[chosenStop()] }[state.unit];
 }
 
 function showPresets() {
   const run = chosenRun();
   const buttons = run.presets.map(([far, stop]) => {
-    const button = element("button", `FAR ${percent(far)}`, { type: "button", class: "preset", "data-far": far, title: `distance ${fixed(run.thresholds[stop])}` });
+    const button = element("button", `FAR ${roundPercent(far)}`, { type: "button", class: "preset", "data-far": far, "data-stop": stop, title: `distance ${fixed(run.thresholds[stop])}` });
     button.addEventListener("click", () => {
       moveToFar(far);
       showMoved();
     });
     return button;
   });
-  const equal = element("button", "equal errors", { type: "button", class: "preset", "data-preset": "eer", title: "where FAR and FRR are about the same" });
+  const equal = element("button", "equal errors", { type: "button", class: "preset", "data-preset": "eer", "data-stop": run.equal_error, title: "where FAR and FRR are about the same" });
   equal.addEventListener("click", () => {
     moveTo(chosenRun().equal_error);
     showMoved();
@@ -72,18 +87,21 @@ function showOperating() {
     const row = element("tr", "", { "data-run": run.index });
     const name = element("th", run.name, { scope: "row", class: "run-name" });
     name.style.setProperty("--run", colour(run.index));
-    const counted = outside(run, stop).all;
+    const counted = outside(run, stop);
     row.append(
       name,
       cell("distance", fixed(distance), distance),
       cell("similarity", fixed(similarityOf(distance)), similarityOf(distance)),
       cell("far", percent(run.pooledFar[stop]), run.pooledFar[stop]),
       cell("frr", percent(run.pooledFrr[stop]), run.pooledFrr[stop]),
-      cell("outside", `${whole(counted)} of ${whole(run.classes)}`, counted),
+      cell("outside-far", whole(counted.far), counted.far),
+      cell("outside-frr", whole(counted.frr), counted.frr),
+      cell("outside", `${whole(counted.all)} of ${whole(run.classes)}`, counted.all),
     );
     return row;
   });
   byId("operating").tBodies[0].replaceChildren(...rows);
+  byId("outside-run").textContent = runs.length > 1 ? ` in ${chosenRun().name}` : "";
   const counted = outside(chosenRun(), chosenStop());
   for (const [id, value] of [["outside-far", counted.far], ["outside-frr", counted.frr], ["outside", counted.all]]) {
     byId(id).textContent = whole(value);
@@ -91,8 +109,17 @@ function showOperating() {
   }
 }
 
+/** Which class is most often taken for this one, where it is known. */
+function worstConfusion(run, which) {
+  const [first] = run.examples[which]?.confusions ?? [];
+  return first ? `${first.name} (${percent(first.share)})` : DASH;
+}
+
 function showWorst() {
   const run = chosenRun();
+  const withConfusions = Object.keys(run.examples).length > 0;
+  byId("worst-confusion").hidden = !withConfusions;
+  byId("worst-confusion").textContent = `taken for it at FAR ${roundPercent(run.settings.target_far)}`;
   const stop = chosenStop();
   const by = byId("worst-by").value;
   const badness = (which) => (by === "utility" ? -run.utility(which, stop) : run[by](which, stop));
@@ -104,7 +131,8 @@ function showWorst() {
     row.append(
       element("th", run.names[which], { scope: "row", "data-cell": "class", class: "name", title: run.names[which] }),
       ...["far", "frr"].map((rate) => cell(rate, percent(run[rate](which, stop)), run[rate](which, stop), run[rate](which, stop) > state.tolerance[rate] ? { class: "beyond" } : {})),
-      cell("utility", number(run.utility(which, stop), 3), run.utility(which, stop)),
+      cell("utility", thousandths(run.utility(which, stop)), run.utility(which, stop)),
+      ...(withConfusions ? [element("td", worstConfusion(run, which), { "data-cell": "confusion", class: "name" })] : []),
     );
     return row;
   });
