@@ -78,3 +78,11 @@ def test_the_two_recipes_differ_in_the_regularizer_alone():
     assert consistent.loss.regularizer["name"] == "tcm"
     same = {"name": base.name, "loss": base.loss}
     assert consistent.model_copy(update=same) == base
+
+
+def test_the_demo_writes_a_page_of_both_runs_if_asked(demo, tmp_path):
+    code, _, err = demo("--report")
+    assert code == 0, err
+    page = (tmp_path / "runs/demo/report.html").read_text(encoding="utf-8")
+    assert all(f'"name":"{name}"' in page for name in RECIPES)
+    assert "report.html" in err

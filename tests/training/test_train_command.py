@@ -56,6 +56,12 @@ def test_train_makes_a_run_by_the_recipes_name_and_prints_its_evaluation(typed, 
     assert kept["schedule"]["name"] == "constant", "defaults are not written out"
 
 
+def test_train_writes_a_page_into_the_run_if_asked(typed, recipe, tmp_path):
+    code, _, err = typed("train", recipe, "epochs=0.3", "--report")
+    assert code == 0, err
+    assert '"name":"tiny"' in (tmp_path / "runs/tiny/report.html").read_text(encoding="utf-8")
+
+
 def test_a_dry_run_prints_everything_and_writes_nothing(typed, recipe, tmp_path):
     code, out, _ = typed("train", recipe, "loss.regularizer.negative_margin=0.4", "--dry-run")
     assert code == 0
