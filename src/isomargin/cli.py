@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from isomargin import __version__
-from isomargin.commands import figures, measuring, report, thresholds, training
+from isomargin.commands import figures, lab, measuring, report, thresholds, training
 from isomargin.errors import InputError
 
 app = typer.Typer(
@@ -81,5 +81,6 @@ for command in (
     training.train,
     training.tune,
     training.embed,
+    lab.reproduce,
 ):
     app.command()(command)

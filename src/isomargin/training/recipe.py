@@ -189,7 +189,7 @@ class Recipe(_Section):
             temporary.write_text(self.to_yaml(), encoding="utf-8")
 
 
-class _Loader(yaml.SafeLoader):
+class YamlLoader(yaml.SafeLoader):
     """YAML 1.2's numbers: 1e-4 is one, as everywhere else; in PyYAML it is text."""
 
 
@@ -197,7 +197,7 @@ class _Dumper(yaml.SafeDumper):
     """Text that the loader would take for a number is put in quotes."""
 
 
-for _class in (_Loader, _Dumper):
+for _class in (YamlLoader, _Dumper):
     _class.add_implicit_resolver(
         "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
     )
@@ -269,7 +269,7 @@ def _read_yaml(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Read a recipe's settings, with those of the recipe it extends."""
     check_file(path)
     with reading(path):
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=YamlLoader)
     if not isinstance(content, dict):
         raise InputError(f"{path} holds {type(content).__name__}: a recipe is settings by name, see recipes/")
     if "extends" not in content:
@@ -310,7 +310,7 @@ def _change(content: dict[str, Any], change: str) -> None:
             raise InputError(f"{change!r}: {name} is {below!r} and has no settings below it")
         place = below
     try:
-        place[last] = yaml.load(text, Loader=_Loader)
+        place[last] = yaml.load(text, Loader=YamlLoader)
     except yaml.YAMLError as error:
         raise InputError(f"{change!r}: {text!r} is no value in YAML") from error
 

@@ -1,0 +1,34 @@
+"""Data small enough to run every experiment in seconds: patterns in a file as Omniglot's, and vectors."""
+
+from pathlib import Path
+
+import numpy as np
+
+from isomargin.embeddings import EmbeddingSet
+
+CLASSES, TRAINING, IMAGES = 24, 12, 8
+
+
+def write_toy_data(folder: Path) -> dict[str, Path]:
+    """Write the data, unless they are there, and give where every data set of an experiment is.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     sorted(path.name for path in write_toy_data(Path(folder)).values())
+    ['features.npz', 'patterns']
+    """
+    generator = np.random.default_rng(0)
+    labels = np.repeat(np.arange(CLASSES), IMAGES)
+    shapes = np.kron(generator.random((CLASSES, 7, 7)) < 0.4, np.ones((1, 4, 4)))
+    images = shapes[labels] * 180 + generator.integers(0, 75, (len(labels), 28, 28))
+    (folder / "patterns").mkdir(parents=True, exist_ok=True)
+    names = np.array([f"pattern/{number:02}" for number in range(CLASSES)])
+    np.savez(
+        folder / "patterns" / "omniglot28.npz",
+        images=images.astype(np.uint8),
+        label=labels,
+        class_name=names,
+        background=np.arange(CLASSES) < TRAINING,
+    )
+    EmbeddingSet(images.reshape(len(labels), -1).astype(np.float32)[:, ::8] / 255, labels).save(folder / "features.npz")
+    return {"patterns": folder / "patterns", "features": folder / "features.npz"}
