@@ -1,7 +1,9 @@
 """The report of several runs: what each says, how they differ, and which of them the parts below speak of."""
 
+import numpy as np
 import pytest
 from expected import class_columns, close
+from report_data import evaluated, written
 from test_page import check_operating, check_outside, check_table, check_worst
 
 import isomargin
@@ -157,3 +159,24 @@ def test_an_empty_tolerance_tolerates_all_and_each_run_is_counted_by_both_rates(
         assert tab.number(f"{row} [data-cell=outside]") == (point.class_far > 0.01).sum()
     assert "FRR" not in tab.text("#outside-words")
     assert tab.attribute("#tolerance-frr", "aria-invalid") is None
+
+
+def test_a_run_without_the_sorted_column_can_be_chosen(show, plain_data, tmp_path_factory):
+    runs = {"one": evaluated(*plain_data), "two": evaluated(*plain_data, k=(5,))}
+    tab = show(written(tmp_path_factory, runs, intervals=False))
+    tab.find("#classes th button[data-column='recall@1']").click()
+    tab.find("#run").select_option("1")
+    tab.settle()
+    assert tab.find("#classes th button[data-column='recall@5']").count() == 1
+    assert len(tab.rows("#classes")) == runs["two"].class_count
+
+
+def test_a_legend_shows_names_as_they_are(show, plain_data, tmp_path_factory):
+    vectors, labels = plain_data
+    labels = np.where(labels == labels[0], "%{meta} <b>", labels)
+    tab = show(written(tmp_path_factory, {"%{meta}": evaluated(vectors, labels)}, intervals=False))
+    tab.find("#curve-search").fill("%{")
+    tab.find("button.suggestion").click()
+    tab.drawn()
+    legend = [each.replace("\u200b", "") for each in tab.find("#plot-curves .legendtext").all_text_contents()]
+    assert "%{meta} <b>" in legend

@@ -72,9 +72,10 @@ def test_several_runs_are_side_by_side(run, finished, embeddings, tmp_path):
 
 
 def test_evaluate_writes_a_report_too(run, embeddings, tmp_path):
-    code, out, _ = run("evaluate", embeddings, "--report", tmp_path / "page.html", "--target-far", "0.02")
+    code, out, err = run("evaluate", embeddings, "--report", tmp_path / "page.html", "--target-far", "0.02")
     assert code == 0
     assert "OPIS" in out
+    assert "page.html" in err
     assert data_of(tmp_path / "page.html")["runs"][0]["settings"]["target_far"] == 0.02
 
 
@@ -87,6 +88,8 @@ def test_evaluate_writes_a_report_too(run, embeddings, tmp_path):
         (["report", "{file}", "{file}"], "was given twice"),
         (["report", "{file}", "--thumbnails", "3", "-o", "{folder}/page.html"], "pictures need a run's folder"),
         (["report", "{file}", "{folder}/other.npz", "--labels", "x.npy"], "belongs to one file"),
+        (["report", "{file}", "--images", "{folder}"], "give --thumbnails too"),
+        (["report", "{file}", "--thumbnails", "3", "--no-confusions"], "give one of them"),
         (["evaluate", "{file}", "--report", "page.pdf"], "should end in .html"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -101,7 +104,21 @@ def test_bad_input_is_one_sentence(run, embeddings, tmp_path, arguments, sentenc
 
 
 def test_without_embeddings_there_are_no_confusions(finished):
-    assert examples_of(Source(im.Evaluation.load(finished / "evaluation.json"))) == {}
+    assert examples_of("tiny", Source(im.Evaluation.load(finished / "evaluation.json"))) == {}
+
+
+def test_confusions_can_be_left_out(run, embeddings, tmp_path):
+    assert run("report", embeddings, "--no-confusions", "-o", tmp_path / "page.html")[0] == 0
+    assert data_of(tmp_path / "page.html")["runs"][0]["examples"] == {}
+
+
+def test_embeddings_that_are_not_those_evaluated_are_refused(run, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "other")
+    stored = im.EmbeddingSet.load(finished / "embeddings.npz")
+    im.EmbeddingSet(stored.vectors[:-1], stored.labels[:-1]).save(tmp_path / "other" / "embeddings.npz")
+    code, _, err = run("report", tmp_path / "other")
+    assert code == 2
+    assert "99 in 10 classes, are not those that were evaluated, 100 in 10 classes" in err
 
 
 def test_images_that_have_moved_are_found_where_they_are_said_to_be(run, finished, tmp_path):

@@ -62,6 +62,10 @@ def test_stops_ascend_and_cover_the_calibration_range(evaluation):
     assert stops.distances[0] < low + 1e-3
     assert stops.distances[-1] > high - 1e-3
     assert ((stops.distances >= low) & (stops.distances <= high)).sum() > 10
+    for place in (low, high, evaluation.eer_distance):
+        assert np.abs(stops.distances - place).min() < 1e-4
+    for far in (0.02, 0.03, 0.05, 0.1, 0.5):
+        assert im.choose_threshold(evaluation, far=far).distance in stops.distances
 
 
 def unpacked(text, rows, columns):

@@ -75,8 +75,35 @@ def test_a_certain_difference_is_in_the_headline():
     vectors, labels = drawn()
     centres = np.stack([vectors[labels == each].mean(axis=0) for each in range(24)])[labels]
     made = contents({"rough": im.evaluate(vectors, labels), "fine": im.evaluate(centres + 0.3 * vectors, labels)})
-    assert made["headline"].startswith("Held against rough, fine's OPIS is ")
+    assert made["headline"].startswith("fine held against rough: OPIS is ")
     assert "lower" in made["headline"]
+
+
+def test_the_headline_of_one_run_speaks_of_the_threshold_that_the_command_chooses():
+    codes = np.sign(np.random.default_rng(0).normal(size=(40, 16)))[np.repeat(np.arange(40), 8)]
+    flips = np.random.default_rng(1).random(codes.shape) < 0.12
+    evaluation = im.evaluate(np.where(flips, -codes, codes), np.repeat(np.arange(40), 8))
+    choice = im.choose_threshold(evaluation, far=0.01)
+    point = evaluation.at(choice.distance)
+    assert evaluation.target.far > 0.01 > choice.far  # many pairs are equally far apart
+    made = contents({"codes": evaluation})
+    sensitivity, specificity = 1 - point.class_frr, 1 - point.class_far
+    worst = np.argmin(2 * sensitivity * specificity / (sensitivity + specificity))
+    assert f"FAR of {100 * choice.far:.3g}% (distance {choice.distance:.4f})" in made["headline"]
+    assert made["headline"].endswith(f"; {evaluation.names[worst]} is served worst.")
+    assert made["runs"][0]["target"]["frr"] == point.frr
+    assert "frr" not in made["runs"][0]["intervals"]  # which is that of the other threshold
+
+
+def test_runs_that_were_not_measured_alike_have_no_differences():
+    made = contents({"one": im.evaluate(*drawn()), "two": im.evaluate(*drawn(), c=2.0)})
+    assert not made["alike"]
+    assert made["notes"][0].startswith("There are no differences: one was evaluated with c 1.0")
+
+
+def test_the_headline_of_many_runs_is_short():
+    evaluation = im.evaluate(*drawn())
+    assert len(contents({f"run {i}": evaluation for i in range(9)})["headline"]) < 400
 
 
 def test_runs_on_other_classes_have_no_intervals_of_differences_and_are_told_why():
@@ -104,6 +131,21 @@ def test_the_shares_of_the_distribution_add_up_to_one():
 def test_a_page_of_nothing_is_refused(tmp_path):
     with pytest.raises(im.InputError, match="at least one evaluation"):
         im.write_report({}, tmp_path / "report.html")
+
+
+@pytest.mark.parametrize(
+    ("evaluations", "options", "sentence"),
+    [
+        (lambda one: [one], {}, "an evaluation, or several by name"),
+        (lambda one: {"a": "x"}, {}, "text and an Evaluation, and not str and str"),
+        (lambda one: {1: one}, {}, "and not int and Evaluation"),
+        (lambda one: {"a": one}, {"examples": {"b": {}}}, "examples"),
+        (lambda one: {"a": one}, {"examples": {"a": {"x": None}}}, "a class 'x' that was not evaluated"),
+    ],
+)
+def test_what_is_no_evaluation_by_name_is_told(tmp_path, evaluations, options, sentence):
+    with pytest.raises(im.InputError, match=sentence):
+        im.write_report(evaluations(im.evaluate(*drawn())), tmp_path / "report.html", **options)
 
 
 def test_a_failed_report_leaves_the_old_one(tmp_path, monkeypatch):

@@ -126,10 +126,12 @@ def evaluate(
         with writing(per_class):
             save_table(evaluation, per_class)
     if report is not None:
+        from isomargin.commands.report import tell_report
         from isomargin.report.sources import Source, report_on
 
         with writing(report):
             report_on({file.stem: Source(evaluation, embeddings)}, report)
+        tell_report(report)
     show(evaluation, worst, worst_by, as_json, bounds, f"other {resample} of the same kind")
 
 

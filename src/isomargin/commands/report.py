@@ -30,6 +30,7 @@ def report(
     labels_key: LabelsKey = "labels",
     title: Annotated[str | None, typer.Option(help="Of the page; the runs' names unless given.")] = None,
     intervals: Annotated[bool, typer.Option(help="Within what bounds the scores may be believed.")] = True,
+    confusions: Annotated[bool, typer.Option(help="Which classes are taken for the worst ones.")] = True,
     thumbnails: Annotated[
         int, typer.Option(min=0, help="Put small images of so many of the worst classes into the page.")
     ] = 0,
@@ -44,11 +45,23 @@ def report(
 
     if labels is not None and len(runs) > 1:
         raise InputError("--labels belongs to one file of embeddings, and several were given: put labels beside each")
+    if images is not None and not thumbnails:
+        raise InputError("--images says where pictures are, and none were asked for: give --thumbnails too")
+    if thumbnails and not confusions:
+        raise InputError("--thumbnails shows confusions, and --no-confusions leaves them out: give one of them")
     place = output or (RunFolder(runs[0]).report if len(runs) == 1 and runs[0].is_dir() else Path("report.html"))
     check_writable(place, ".html")
     sources = {name: open_source(path, labels, embeddings_key, labels_key) for name, path in named(runs).items()}
     with writing(place):
-        report_on(sources, place, title=title, intervals=intervals, thumbnails=thumbnails, images=images)
+        report_on(
+            sources,
+            place,
+            title=title,
+            intervals=intervals,
+            confusions=confusions,
+            thumbnails=thumbnails,
+            images=images,
+        )
     tell_report(place)
 
 

@@ -109,7 +109,7 @@ def train(
         show(evaluation, 10, "mean_utility", as_json)
         print(f"\nwritten to {folder}", file=sys.stderr)
         if report:
-            write_page({folder.name: folder}, RunFolder(folder).report)
+            write_page({folder.resolve().name: folder}, RunFolder(folder).report)
 
 
 def tune(

@@ -83,10 +83,18 @@ def rank(opis: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def _resolvable(evaluations: Mapping[str, Evaluation]) -> list[tuple[float, float]]:
-    """Give the ranges that begin at a rate which every evaluation has pairs enough for; its own if none does."""
-    least = max(1 / each.negative_pairs for each in evaluations.values())
+    """Give the ranges that every evaluation can be asked for; the first one's own if there is none."""
     own = next(iter(evaluations.values())).settings.far
-    return [each for each in RANGES if each[0] >= least] or [own]
+    return [each for each in RANGES if all(_has(evaluation, each) for evaluation in evaluations.values())] or [own]
+
+
+def _has(evaluation: Evaluation, far: tuple[float, float]) -> bool:
+    """Whether there are pairs enough for a range, and some distance between its ends."""
+    try:
+        evaluation.with_settings(far=far)
+    except InputError:
+        return False
+    return True
 
 
 def _label_ranges(axis: Any, ranges: Sequence[tuple[float, float]]) -> None:

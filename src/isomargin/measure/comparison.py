@@ -84,13 +84,14 @@ class Comparison:
     def sentence(self, name: str) -> str:
         """Say in one sentence how a model's OPIS and recall@1 differ from the first one's."""
         rows = {each.score: each for each in self.others[name]}
-        parts = [self._phrase(f"{name}'s OPIS", rows["opis"])]
+        parts = [self.phrase(f"{name}'s OPIS", rows["opis"])]
         recall = next((score for score in rows if score.startswith("recall@")), None)
         if recall is not None:
-            parts.append(self._phrase(recall, rows[recall]))
+            parts.append(self.phrase(recall, rows[recall]))
         return "; ".join(parts)
 
-    def _phrase(self, subject: str, row: Difference) -> str:
+    def phrase(self, subject: str, row: Difference) -> str:
+        """Say how one score differs, or that it cannot be told."""
         if not row.certain:
             return f"{subject} is not distinguishable"
         direction = "lower" if row.difference.value < 0 else "higher"

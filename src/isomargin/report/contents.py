@@ -8,19 +8,21 @@ import numpy as np
 
 import isomargin
 from isomargin.errors import InputError
-from isomargin.measure.comparison import Comparison, compare
+from isomargin.measure.comparison import MUST_AGREE, Comparison, compare
 from isomargin.measure.curves import share
 from isomargin.measure.distances import FARTHEST, Floats
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.settings import Settings
 from isomargin.measure.uncertainty import note_on_few_classes
 from isomargin.report.examples import ClassExamples
+from isomargin.report.headline import headline, target_point
 from isomargin.report.packing import pack_increments
 from isomargin.report.thresholds import ThresholdStops, threshold_stops
 from isomargin.text import printable
 from isomargin.utility import utility
 
 HISTOGRAM = 120  # bins of the distributions of distances
+SAME_RATE = 1e-4  # how far the rates of two thresholds may differ that stand between the same pairs, nearly
 Examples = Mapping[int | str, ClassExamples]
 
 
@@ -32,12 +34,14 @@ def contents(
 ) -> dict[str, Any]:
     """Give all that the page shows as JSON values."""
     comparison, hindrance = compared(evaluations, draws) if intervals else (None, None)
+    alike = measured_alike(evaluations)
     runs = [run_values(name, each, intervals, (examples or {}).get(name), draws) for name, each in evaluations.items()]
     return {
         "version": isomargin.__version__,
         "headline": headline(evaluations, comparison),
         "runs": runs,
         "comparison": None if comparison is None else comparison_values(comparison),
+        "alike": alike,
         "notes": [] if hindrance is None else [hindrance],
     }
 
@@ -49,7 +53,14 @@ def compared(evaluations: Mapping[str, Evaluation], draws: int) -> tuple[Compari
     try:
         return compare(evaluations, draws=draws), None
     except InputError as error:
-        return None, f"The differences have no intervals: {error}."
+        missing = "The differences have no intervals" if measured_alike(evaluations) else "There are no differences"
+        return None, f"{missing}: {error}."
+
+
+def measured_alike(evaluations: Mapping[str, Evaluation]) -> bool:
+    """Whether the scores of all runs are of the same settings: else they are not to be held against each other."""
+    first, *others = (each.settings for each in evaluations.values())
+    return all(getattr(first, name) == getattr(each, name) for each in others for name in MUST_AGREE)
 
 
 def comparison_values(comparison: Comparison) -> list[dict[str, Any]]:
@@ -68,42 +79,14 @@ def comparison_values(comparison: Comparison) -> list[dict[str, Any]]:
     ]
 
 
-def headline(evaluations: Mapping[str, Evaluation], comparison: Comparison | None) -> str:
-    """Say what matters in one sentence."""
-    if comparison is not None:
-        return printable(" ".join(held_against(comparison, name) for name in comparison.others))
-    if len(evaluations) > 1:
-        return "; ".join(f"{printable(name)}: OPIS {each.opis:.3g}" for name, each in evaluations.items()) + "."
-    (evaluation,) = evaluations.values()
-    target = evaluation.target
-    far, frr = (rates[~np.isnan(rates)] for rates in (target.class_far, target.class_frr))
-    low_far, high_far, low_frr, high_frr = *np.quantile(far, (0.05, 0.95)), *np.quantile(frr, (0.05, 0.95))
-    worst = evaluation.worst_classes(1)["class"].tolist()
-    return (
-        f"At the one threshold for a FAR of {100 * evaluation.settings.target_far:.3g}% (distance "
-        f"{target.distance:.4f}), nine in ten classes accept {low_far:.2%} to {high_far:.2%} of strangers and reject "
-        f"{low_frr:.2%} to {high_frr:.2%} of friends; {printable(str(worst[0]))} is served worst."
-    )
-
-
-def held_against(comparison: Comparison, name: str) -> str:
-    """Say how a run differs from the first."""
-    shown = ("opis", "frr", next((row.score for row in comparison.others[name] if row.score.startswith("recall@")), ""))
-    if not any(row.certain for row in comparison.others[name] if row.score in shown):
-        scores = "OPIS, FRR or recall" if shown[2] else "OPIS or FRR"
-        return (
-            f"No certain difference between {name} and {comparison.first} in {scores} "
-            f"({comparison.confidence:.0%} intervals)."
-        )
-    return f"Held against {comparison.first}, {comparison.sentence(name)}."
-
-
 def run_values(
     name: str, evaluation: Evaluation, intervals: bool, examples: Examples | None, draws: int
 ) -> dict[str, Any]:
     """Give one run as JSON values."""
-    stops = threshold_stops(evaluation)
+    stops, point = threshold_stops(evaluation), target_point(evaluation)
     bounds = evaluation.intervals(draws=draws) if intervals and evaluation.class_count > 1 else {}
+    if abs(point.frr - evaluation.target.frr) > SAME_RATE:
+        bounds.pop("frr", None)  # which is that of another threshold
     notes = [*evaluation.all_notes, *(note_on_few_classes(evaluation) if bounds else ())]
     labels = [str(each) for each in evaluation.names.tolist()]
     shown = [printable(each) for each in labels]
@@ -111,15 +94,14 @@ def run_values(
     return {
         "name": printable(name),
         "scores": evaluation.scores(),
+        "target": {"distance": point.distance, "far": point.far, "frr": point.frr},
         "intervals": {score: [bound.low, bound.high, bound.confidence] for score, bound in bounds.items()},
         "notes": notes,
-        "method": evaluation.method,
         "settings": {
             "c": settings.c,
             "utility": settings.utility,
             "epsilon": settings.epsilon,
             "target_far": settings.target_far,
-            "far": settings.far,
             "mean_curve": settings.mean_curve,
             "pairs": settings.pairs,
         },
@@ -151,8 +133,7 @@ def columns(evaluation: Evaluation) -> dict[str, list[float | int | None]]:
         "opis_share": table["opis_contribution"] / opis if opis > 0 else table["opis_contribution"],
         "eer": table["eer"],
     }
-    recalls = [column for column in table.columns if column.startswith("recall@")]
-    values |= {"recall@1": table["recall@1"]} if "recall@1" in recalls else {}
+    values |= {column: table[column] for column in [c for c in table.columns if c.startswith("recall@")][:1]}
     return {name: [rounded(each) for each in column.tolist()] for name, column in values.items()}
 
 
@@ -200,7 +181,7 @@ def distribution(evaluation: Evaluation, stops: ThresholdStops) -> dict[str, lis
     shares = {}
     for kind, pairs in (("positive", positives), ("negative", negatives)):
         within = pairs.pooled_within(edges) / pairs.pooled_total
-        shares[kind] = [rounded(each) or 0.0 for each in np.diff(within, prepend=0.0)[1:].tolist()]
+        shares[kind] = [rounded(each) or 0.0 for each in np.diff(within).tolist()]
         shares[kind][0] += float(within[0])
     return {"edges": edges.tolist(), **shares}
 
@@ -208,6 +189,9 @@ def distribution(evaluation: Evaluation, stops: ThresholdStops) -> dict[str, lis
 def example_values(evaluation: Evaluation, examples: Examples) -> dict[int, Any]:
     """Give confusions and thumbnails by the index of the class."""
     places = {name: index for index, name in enumerate(evaluation.names.tolist())}
+    for name in examples:
+        if name not in places:
+            raise InputError(f"examples has a class {name!r} that was not evaluated: give those of the evaluation")
     return {
         places[name]: {
             "confusions": [{**asdict(each), "name": printable(str(each.name))} for each in shown.confusions],

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
+
 from isomargin.embeddings import EmbeddingSet
 from isomargin.errors import InputError
 from isomargin.measure.evaluation import Evaluation
 from isomargin.report.contents import Examples
 from isomargin.report.examples import class_examples, run_images
+from isomargin.report.headline import target_point
 from isomargin.report.write import write_report
 
 LOOKED_AT = 200  # classes whose confusions are named
@@ -35,6 +38,7 @@ def report_on(
     *,
     title: str | None = None,
     intervals: bool = True,
+    confusions: bool = True,
     thumbnails: int = 0,
     images: Path | None = None,
 ) -> None:
@@ -45,29 +49,41 @@ def report_on(
         path: of the .html file.
         title: of the page.
         intervals: whether scores have intervals.
+        confusions: whether to look for the classes that are taken for the worst ones.
         thumbnails: how many of the worst classes are shown in pictures too.
         images: where the images are, if not where the recipe says.
     """
     if thumbnails and not any(source.folder and source.embeddings for source in sources.values()):
         raise InputError("pictures need a run's folder, whose recipe says where images are: give one, or ask for none")
-    examples = {name: examples_of(source, thumbnails, images) for name, source in sources.items()}
+    examples = {name: examples_of(name, source, thumbnails, images) for name, source in sources.items() if confusions}
     evaluations = {name: source.evaluation for name, source in sources.items()}
     write_report(evaluations, path, title=title, intervals=intervals, examples=examples)
 
 
-def examples_of(source: Source, thumbnails: int = 0, images: Path | None = None) -> Examples:
+def examples_of(name: str, source: Source, thumbnails: int = 0, images: Path | None = None) -> Examples:
     """Give the confusions of the worst classes, the very worst with pictures."""
     if source.embeddings is None:
         return {}
-    distance = source.evaluation.target.distance
+    check_evaluated(name, source.embeddings, source.evaluation)
+    distance = target_point(source.evaluation).distance
     pictured: Examples = {}
     if thumbnails and source.folder is not None:
         shown = run_images(source.folder, [] if images is None else [f"data.root={images}"])
         pictured = class_examples(
             source.embeddings, worst_in_turn(source.evaluation, thumbnails), distance, images=shown
         )
-    named = [name for name in worst_in_turn(source.evaluation, LOOKED_AT) if name not in pictured]
+    named = [each for each in worst_in_turn(source.evaluation, LOOKED_AT) if each not in pictured]
     return {**pictured, **class_examples(source.embeddings, named, distance)}
+
+
+def check_evaluated(name: str, embeddings: EmbeddingSet, evaluation: Evaluation) -> None:
+    """Refuse embeddings that are not those that were evaluated, by their classes and sizes."""
+    names, sizes = np.unique(embeddings.labels, return_counts=True)
+    if names.tolist() != evaluation.names.tolist() or sizes.tolist() != evaluation.sizes.tolist():
+        raise InputError(
+            f"{name}: the embeddings, {len(embeddings.labels):,} in {len(names):,} classes, are not those that were "
+            f"evaluated, {evaluation.images:,} in {evaluation.class_count:,} classes: evaluate them again"
+        )
 
 
 def worst_in_turn(evaluation: Evaluation, number: int) -> list[int | str]:

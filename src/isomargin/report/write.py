@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
+from isomargin import checks
 from isomargin.errors import InputError
 from isomargin.files import atomic_write
 from isomargin.measure.evaluation import Evaluation
@@ -50,17 +51,25 @@ def write_report(
     if isinstance(evaluations, Evaluation):
         evaluations = {"evaluation": evaluations}
     check_evaluations(evaluations)
+    for name in examples or {}:
+        checks.one_of(name, "examples", list(evaluations))
     made = contents(evaluations, intervals, examples)
-    heading = printable(title) if title is not None else ", ".join(run["name"] for run in made["runs"])
+    heading = printable(title) if title else ", ".join(run["name"] for run in made["runs"])
     with atomic_write(path) as temporary:
         temporary.write_text(page(made, heading), encoding="utf-8")
 
 
 def check_evaluations(evaluations: Mapping[str, Evaluation]) -> None:
     """Refuse what no page can be made of."""
+    if not isinstance(evaluations, Mapping):
+        kind = type(evaluations).__name__
+        raise InputError(f"an evaluation, or several by name, are needed for a report, and not {kind}")
     if not evaluations:
         raise InputError("a report needs at least one evaluation, and none was given")
     for name, each in evaluations.items():
+        if not (isinstance(name, str) and isinstance(each, Evaluation)):
+            kinds = f"{type(name).__name__} and {type(each).__name__}"
+            raise InputError(f"evaluations are given by name, text and an Evaluation, and not {kinds}")
         for kind, pairs in (("positive", each.positive_pairs), ("negative", each.negative_pairs)):
             if pairs == 0:
                 raise InputError(f"{name} has no {kind} pairs: a report shows thresholds between both kinds")

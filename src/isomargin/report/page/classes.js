@@ -10,18 +10,19 @@ const COLUMNS = [
   { key: "mean_utility", title: "mean utility", hint: "Over the calibration range, whatever the threshold above", text: thousandths },
   { key: "opis_share", title: "of OPIS", hint: "Share of OPIS that this class makes", text: percent },
   { key: "eer", title: "EER", hint: "Equal error rate of this class's pairs", text: percent },
-  { key: "recall@1", title: "recall@1", hint: "Of this class's images", text: percent },
 ];
 
 function columnsOf(run) {
-  return COLUMNS.filter(({ key, live }) => key === "class" || live || key in run.columns).map((column) =>
+  const columns = COLUMNS.filter(({ key, live }) => key === "class" || live || key in run.columns).map((column) =>
     column.key === "own_threshold" ? { ...column, title: `d for FAR ${roundPercent(run.settings.target_far)}` } : column);
+  const recall = Object.keys(run.columns).find((key) => key.startsWith("recall@")); // of the fewest neighbours
+  return recall ? [...columns, { key: recall, title: recall, hint: "Of this class's images", text: percent }] : columns;
 }
 
 function valueOf(run, key, which) {
   if (key === "class") return run.names[which];
   if (key === "far" || key === "frr" || key === "utility") return run[key](which, chosenStop());
-  return run.columns[key][which] ?? NaN;
+  return run.columns[key]?.[which] ?? NaN;
 }
 
 /** Classes that pass the filters, in the table's order; unknown values come last either way. */
@@ -49,12 +50,13 @@ function orderedClasses() {
 }
 
 function showHead() {
+  if (!columnsOf(chosenRun()).some(({ key }) => key === state.sort.column)) state.sort = { column: "mean_utility", descending: false };
   const cells = columnsOf(chosenRun()).map(({ key, title, hint }) => {
     const head = element("th", "", { scope: "col", "aria-sort": "none" });
     const button = element("button", title, { type: "button", "data-column": key, title: hint });
     button.addEventListener("click", () => {
       const again = state.sort.column === key;
-      state.sort = { column: key, descending: again ? !state.sort.descending : !["class", "utility", "mean_utility", "own_threshold", "recall@1"].includes(key) };
+      state.sort = { column: key, descending: again ? !state.sort.descending : !(["class", "utility", "mean_utility", "own_threshold"].includes(key) || key.startsWith("recall@")) };
       showClasses();
     });
     head.append(button);

@@ -43,15 +43,6 @@ function utilityOf(first, sensitivity, c) {
   return ((1 + square) * first * sensitivity) / (square * first + sensitivity);
 }
 
-/** Quantile of ascending values, straight between them. */
-function quantile(ascending, share) {
-  if (ascending.length === 0) return NaN;
-  const place = share * (ascending.length - 1);
-  const low = Math.floor(place);
-  const high = Math.min(low + 1, ascending.length - 1);
-  return ascending[low] + (place - low) * (ascending[high] - ascending[low]);
-}
-
 /** Index of the entry of an ascending list that is nearest to a value. */
 function nearest(ascending, value) {
   let low = 0;
@@ -88,6 +79,9 @@ function label(name) {
   const short = points.length > 60 ? `${points.slice(0, 59).join("")}…` : name;
   return short.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 }
+
+/** The same for a legend, where plotly would fill in what follows a percent sign. */
+const legendLabel = (name) => label(name).replaceAll("%{", "%\u200b{");
 
 /** An element with text and attributes; names only ever enter the page as text. */
 function element(tag, text = "", attributes = {}) {

@@ -5,7 +5,7 @@ const TILES = [
   { score: "opis", title: "OPIS", hint: "Variance over classes of utility in the calibration range; lower is better", value: (run) => run.scores.opis, text: number, relative: true },
   { score: "debiased_opis", title: "OPIS without noise", hint: "OPIS without what the noise of few images a class adds", value: (run) => run.scores.debiased_opis, text: number, relative: true },
   { score: "epsilon_opis", title: "ε-OPIS", hint: "Squared utility gap of the best and the worst share of the classes; lower is better", value: (run) => run.scores.epsilon_opis, text: number, relative: true },
-  { score: "frr", title: "FRR at the target FAR", hint: "Share of friends rejected at each run's own threshold for the target FAR; lower is better", value: (run) => run.scores.target.frr, text: percent, points: true },
+  { score: "frr", title: "FRR at the target FAR", hint: "Share of friends rejected at each run's own threshold for the target FAR; lower is better", value: (run) => run.target.frr, text: percent, points: true },
   { score: "calibration_range", title: "calibration range", hint: "Distances between which inconsistency is measured" },
   { score: "classes", title: "classes", value: (run) => run.scores.classes, text: whole },
   { score: "images", title: "images", value: (run) => run.scores.images, text: whole },
@@ -43,9 +43,10 @@ function tileRow(tile, run) {
 function differenceOf(tile, run, value) {
   const first = tile.value(runs[0]);
   const found = element("span", "", { class: "difference", "data-run": run.index });
-  if (!known(value) || !known(first)) return found;
+  if (!known(value) || !known(first) || (!contents.alike && BETTER[tile.score])) return found;
   found.dataset.value = value - first;
-  const compared = contents.comparison?.[run.index - 1][tile.score];
+  const sameRate = tile.score !== "frr" || (runs[0].intervals.frr && run.intervals.frr);
+  const compared = sameRate ? contents.comparison?.[run.index - 1][tile.score] : undefined;
   const share = (each) => signed(`${Number((100 * each).toFixed(1))}%`);
   const points = (each) => signed((100 * each).toFixed(2));
   if (tile.relative && first > 0) {
@@ -73,9 +74,14 @@ function showTiles() {
   const several = runs.length > 1;
   const notes = [...contents.notes, ...runs.flatMap((run) => run.notes.map((note) => (several ? `${run.name}: ${note}` : note)))];
   byId("notes").hidden = notes.length === 0;
+  byId("notes").open = contents.notes.length > 0;
   byId("notes").querySelector("summary").textContent = notes.length === 1 ? "One note" : `${notes.length} notes`;
   byId("notes").querySelector("ul").replaceChildren(...notes.map((note) => element("li", note)));
-  byId("made").textContent = `Made by isomargin ${contents.version}. Every rate on this page is counted over ${runs.some((run) => run.settings.pairs !== "all") ? "sampled" : "all"} pairs; the slider stops at ${runs.map((run) => run.stops).join(" and ")} thresholds, and nothing is interpolated.`;
+  const sampled = runs.filter((run) => run.settings.pairs !== "all");
+  const of = sampled.length === 0 ? "all pairs" : sampled.length === runs.length ? "sampled pairs" : `all pairs, of ${sampled.map((run) => run.name).join(", ")} over sampled ones`;
+  const stops = [...new Set(runs.map((run) => run.stops))].sort((a, b) => a - b);
+  const number = stops.length > 1 ? `${stops[0]} to ${stops.at(-1)}` : stops[0];
+  byId("made").textContent = `Made by isomargin ${contents.version}. FAR, FRR and utility at the threshold are counted over ${of}; the slider stops at ${number} thresholds, where no rate is interpolated.`;
 }
 
 /** After the threshold has moved. */

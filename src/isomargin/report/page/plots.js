@@ -4,7 +4,7 @@ const COLOURS = {
   light: ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"],
   dark: ["#56b4e9", "#f08a3c", "#2fc79a", "#e6a3c8", "#f0e442", "#5b9bff"],
 };
-const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
+const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"]; // five and six colours: thirty looks
 const DRAWN = 300; // curves at most: more would neither be told apart nor stay quick
 const POINTS = 30000; // of all curves together, about as many as the screen can show
 const BINS = 30;
@@ -117,7 +117,7 @@ function drawRates(rate) {
   const traces = runs.map((run) => {
     const counts = new Array(BINS).fill(0);
     for (const value of values[run.index]) counts[Math.min(Math.floor(value / width), BINS - 1)] += 1;
-    const common = { x: middles, y: counts, name: label(run.name), hovertemplate: "%{y} classes about %{x:.3g}%<extra></extra>" };
+    const common = { x: middles, y: counts, name: legendLabel(run.name), hovertemplate: "%{y} classes about %{x:.3g}%<extra></extra>" };
     return run === chosen
       ? { ...common, type: "bar", width: 100 * width * 0.92, marker: { color: colour(run.index) } }
       : { ...common, type: "scatter", mode: "lines", line: { shape: "hvh", color: colour(run.index), dash: dash(run.index) } };
@@ -176,12 +176,13 @@ function drawCurves() {
     text.push("");
   }
   const { mean, low, high } = run.summary;
+  const middle = run.settings.mean_curve === "pooled" ? "all pairs together" : "mean of the classes";
   const thresholds = run.thresholds;
   const traces = [
     { x, y, mode: "lines", opacity: 0.6, line: { color: theme.faint, width: 0.8 }, text, hovertemplate: HOVER, name: "a class", meta: "classes" },
     { x: thresholds, y: low, mode: "lines", line: { width: 1.2, color: theme.accent, dash: "dot" }, hoverinfo: "skip", showlegend: false, meta: "low" },
     { x: thresholds, y: high, mode: "lines", line: { width: 1.2, color: theme.accent, dash: "dot" }, hoverinfo: "skip", name: "9 of 10 classes lie between", meta: "high" },
-    { x: thresholds, y: mean, mode: "lines", line: { color: theme.ink, width: 2.5 }, text: thresholds.map(() => "mean of the classes"), hovertemplate: HOVER, name: "mean", meta: "mean" },
+    { x: thresholds, y: mean, mode: "lines", line: { color: theme.ink, width: 2.5 }, text: thresholds.map(() => middle), hovertemplate: HOVER, name: middle, meta: "mean" },
     ...state.highlighted.map((which, place) => ({
       x: thresholds,
       y: thresholds.map((_, stop) => run.utility(which, stop)),
@@ -189,7 +190,7 @@ function drawCurves() {
       line: { color: classColour(place), dash: dash(place), width: 2.5 },
       text: thresholds.map(() => label(run.names[which])),
       hovertemplate: HOVER,
-      name: label(run.names[which]),
+      name: legendLabel(run.names[which]),
       meta: `class ${which}`,
     })),
   ];
@@ -205,7 +206,7 @@ function drawCurves() {
   const all = run.group(state.group).length;
   const thinned = shown.length < all ? `${shown.length} of ${whole(all)} curves are drawn: every so many by mean utility, the ${Math.floor(DRAWN / 10)} worst and the ${Math.floor(DRAWN / 10)} best; any other by its name. Mean and band are of all classes.` : `${whole(shown.length)} of ${whole(run.ranked.length)} curves are drawn${GROUPS[state.group](roundPercent(run.settings.epsilon))}.`;
   const without = run.classes - run.ranked.length;
-  byId("curves-note").textContent = thinned + (without > 0 ? ` ${whole(without)} classes of one image have no curve.` : "");
+  byId("curves-note").textContent = thinned + (without > 0 ? ` ${whole(without)} classes without a pair of friends have no curve.` : "");
 }
 
 const FRIENDS = 2; // colours that no run has, as long as there are two
@@ -222,7 +223,7 @@ function drawDistances() {
     for (const [kind, shares, place] of [["friends", positive, FRIENDS], ["strangers", negative, STRANGERS]]) {
       const own = other === run;
       traces.push({
-        x: middles, y: shares.map((each) => each / width), mode: "lines", name: own ? kind : `${kind}, ${label(other.name)}`,
+        x: middles, y: shares.map((each) => each / width), mode: "lines", name: own ? kind : `${kind}, ${legendLabel(other.name)}`,
         line: { color: colour(place), width: own ? 2 : 1.2, shape: "hvh", dash: own ? "solid" : dash(other.index || 1) },
         ...(own ? { fill: "tozeroy", fillcolor: `${colour(place)}40` } : {}),
         hovertemplate: "%{x:.3f}<extra></extra>", meta: `${kind} ${other.index}`,
@@ -259,7 +260,7 @@ function classDistances(run, which) {
         x.push((run.thresholds[stop] + run.thresholds[stop - step]) / 2);
         y.push((counts[which * run.stops + stop] - counts[which * run.stops + stop - step]) / total / width);
       }
-      return { x, y, mode: "lines", name: `${kind} of ${label(run.names[which])}`, line: { color: colour(place), width: 2, dash: "dot" }, hoverinfo: "skip", meta: `class ${which}` };
+      return { x, y, mode: "lines", name: `${kind} of ${legendLabel(run.names[which])}`, line: { color: colour(place), width: 2, dash: "dot" }, hoverinfo: "skip", meta: `class ${which}` };
     });
 }
 
@@ -273,7 +274,7 @@ function drawRoc() {
     return {
       x: some.map((stop) => run.pooledFar[stop]), y: some.map((stop) => 1 - run.pooledFrr[stop]), 
       text: some.map((stop) => `${label(run.name)}: FAR ${percent(run.pooledFar[stop])}, friends accepted ${percent(1 - run.pooledFrr[stop])}, distance ${fixed(run.thresholds[stop])}`),
-      mode: "lines", name: label(run.name), line: { color: colour(run.index), dash: dash(run.index), width: 2 },
+      mode: "lines", name: legendLabel(run.name), line: { color: colour(run.index), dash: dash(run.index), width: 2 },
       hoverinfo: "text", meta: `run ${run.index}`,
     };
   });
@@ -294,7 +295,7 @@ function drawDet() {
     return {
       x: some.map((stop) => probit(run.pooledFar[stop])), y: some.map((stop) => probit(run.pooledFrr[stop])),
       text: some.map((stop) => `${label(run.name)}: FAR ${percent(run.pooledFar[stop])}, FRR ${percent(run.pooledFrr[stop])}, distance ${fixed(run.thresholds[stop])}`),
-      mode: "lines", name: label(run.name), line: { color: colour(run.index), dash: dash(run.index), width: 2 }, hoverinfo: "text", meta: `run ${run.index}`,
+      mode: "lines", name: legendLabel(run.name), line: { color: colour(run.index), dash: dash(run.index), width: 2 }, hoverinfo: "text", meta: `run ${run.index}`,
     };
   });
   const ends = (values) => {
@@ -331,7 +332,7 @@ function drawPareto() {
       const sideways = bar(each.run.intervals.opis, each.x);
       const recall = bar(each.run.intervals["recall@1"], 1 - each.y);
       return {
-        x: [each.x], y: [each.y], mode: "markers+text", text: [label(each.run.name)], textposition: place % 2 ? "bottom right" : "top right", name: label(each.run.name), showlegend: false,
+        x: [each.x], y: [each.y], mode: "markers+text", text: [label(each.run.name)], textposition: place % 2 ? "bottom right" : "top right", name: legendLabel(each.run.name), showlegend: false,
         marker: { color: colour(each.run.index), size: 12, symbol: each.run.index % 2 ? "diamond" : "circle" }, meta: `run ${each.run.index}`,
         hovertemplate: "OPIS %{x:.4g}, error %{y:.2%}<extra></extra>",
         ...(sideways ? { error_x: { type: "data", array: [sideways[0]], arrayminus: [sideways[1]], thickness: 1, color: colour(each.run.index) } } : {}),

@@ -44,19 +44,16 @@ function moveToFar(far) {
   else moveTo(stopOf(chosenRun()));
 }
 
-function isOutside(run, which, stop) {
-  return run.far(which, stop) > state.tolerance.far || run.frr(which, stop) > state.tolerance.frr;
-}
+const exceeds = (run, rate, which, stop) => run[rate](which, stop) > state.tolerance[rate];
+const isOutside = (run, which, stop) => exceeds(run, "far", which, stop) || exceeds(run, "frr", which, stop);
 
 /** How many classes a run's threshold leaves outside the tolerance: by FAR, by FRR, in all. */
 function outside(run, stop) {
   const counted = { far: 0, frr: 0, all: 0 };
   for (let which = 0; which < run.classes; which++) {
-    const byFar = run.far(which, stop) > state.tolerance.far;
-    const byFrr = run.frr(which, stop) > state.tolerance.frr;
-    counted.far += byFar;
-    counted.frr += byFrr;
-    counted.all += byFar || byFrr;
+    counted.far += exceeds(run, "far", which, stop);
+    counted.frr += exceeds(run, "frr", which, stop);
+    counted.all += isOutside(run, which, stop);
   }
   return counted;
 }

@@ -1,0 +1,66 @@
+"""What matters, in one line: what the threshold does to the classes of a run, or how runs differ."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from isomargin.measure.comparison import Comparison
+from isomargin.measure.evaluation import Evaluation, OperatingPoint
+from isomargin.report.thresholds import resolved
+from isomargin.text import printable
+from isomargin.thresholds.choose import class_utility
+
+MOST = 3  # runs that a line has room for
+NAMES = {"opis": "OPIS", "frr": "FRR", "recall@1": "recall@1"}
+
+
+def target_point(evaluation: Evaluation) -> OperatingPoint:
+    """Say what the threshold for the target FAR does: the one of `isomargin threshold`, which never exceeds it.
+
+    Where no threshold has so small a rate, it is that of the evaluation, which exceeds it.
+    """
+    distance = resolved(evaluation.counts, evaluation.settings.target_far)
+    return evaluation.target if distance is None else evaluation.at(distance)
+
+
+def headline(evaluations: Mapping[str, Evaluation], comparison: Comparison | None) -> str:
+    """Say what matters in one line."""
+    if comparison is not None:
+        names = list(comparison.others)
+        more = f" {len(names) - MOST} more runs are below." if len(names) > MOST else ""
+        return printable(" ".join(held_against(comparison, name) for name in names[:MOST])) + more
+    if len(evaluations) > 1:
+        shown = [f"{printable(name)}: OPIS {each.opis:.3g}" for name, each in list(evaluations.items())[: MOST + 1]]
+        return "; ".join(shown) + "."
+    (evaluation,) = evaluations.values()
+    return of_one(evaluation)
+
+
+def of_one(evaluation: Evaluation) -> str:
+    """Say what the threshold for the target FAR does to the classes, and which it serves worst."""
+    point = target_point(evaluation)
+    far, frr = (rates[~np.isnan(rates)] for rates in (point.class_far, point.class_frr))
+    ends = (0.05, 0.95) if min(len(far), len(frr)) >= 20 else (0.0, 1.0)
+    which = "most classes" if ends[0] > 0 else "the classes"
+    (low_far, high_far), (low_frr, high_frr) = np.quantile(far, ends), np.quantile(frr, ends)
+    worst = int(np.nanargmin(class_utility(evaluation.counts, evaluation.settings, point)))
+    return (
+        f"At the one threshold for a FAR of {100 * point.far:.3g}% (distance {point.distance:.4f}), {which} accept "
+        f"{low_far:.2%} to {high_far:.2%} of strangers and reject {low_frr:.2%} to {high_frr:.2%} of friends; "
+        f"{printable(str(evaluation.names[worst]))} is served worst."
+    )
+
+
+def held_against(comparison: Comparison, name: str) -> str:
+    """Say how a run differs from the first."""
+    rows = {row.score: row for row in comparison.others[name] if row.score in NAMES}
+    certain = [comparison.phrase(NAMES[score], row) for score, row in rows.items() if row.certain]
+    others = [NAMES[score] for score, row in rows.items() if not row.certain]
+    if not certain:
+        listed = " or ".join([", ".join(others[:-1]), others[-1]] if len(others) > 1 else others)
+        return (
+            f"No certain difference between {name} and {comparison.first} in {listed} "
+            f"({comparison.confidence:.0%} intervals)."
+        )
+    rest = f"; {', '.join(others)} not distinguishable" if others else ""
+    return f"{name} held against {comparison.first}: {'; '.join(certain)}{rest}."
