@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -35,21 +36,22 @@ class Trainer:
         return evaluation
 
 
-@pytest.fixture
-def made(tmp_path):
-    trainer = Trainer()
-    rows = reproduce("base-losses", tmp_path / "runs", tmp_path / "results", scale="toy", seeds=3, train=trainer)
-    return rows, trainer, tmp_path
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    trainer, folder = Trainer(), tmp_path_factory.mktemp("lab")
+    rows = reproduce("base-losses", folder / "runs", folder / "results", scale="toy", seeds=3, train=trainer)
+    return rows, trainer, folder
 
 
-def test_every_run_is_trained_once_and_found_again(made):
-    _, trainer, folder = made
+def test_every_run_is_trained_once_and_found_again(made, tmp_path):
+    _, trainer, before = made
     assert len(trainer.trained) == len(set(trainer.trained)) == 2 * 5 * 3
     again = Trainer()
-    reproduce("base-losses", folder / "runs", folder / "results", scale="toy", seeds=3, train=again)
+    reproduce("base-losses", before / "runs", tmp_path, scale="toy", seeds=3, train=again)
     assert again.trained == []
-    reproduce("base-losses", folder / "runs", folder / "results", scale="toy", seeds=4, train=again)
-    assert len(again.trained) == 2 * 5
+    shutil.rmtree(before / "runs" / "toy" / "smooth_ap+tcm" / "seed-2")
+    reproduce("base-losses", before / "runs", tmp_path, scale="toy", seeds=3, train=again)
+    assert len(again.trained) == 1
 
 
 def test_rows_are_means_over_seeds_and_differences_those_of_compare_seeds(made):
