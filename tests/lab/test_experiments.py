@@ -16,7 +16,7 @@ from isomargin.lab.experiment import (
 )
 from isomargin.training.setup import make_recipe_loss
 
-DATA = {name: Path("somewhere") for name in ("omniglot", "cub", "patterns", "mnist", "features")}
+DATA = {name: Path("somewhere") for name in ("cub", "patterns")}
 ALL = [(name, scale) for name in experiment_names() for scale in load_experiment(name).plans]
 
 

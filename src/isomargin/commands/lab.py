@@ -42,7 +42,6 @@ def reproduce(
         return
     if name is None:
         raise InputError("the name of an experiment is needed, `isomargin reproduce NAME`: see --list")
-    load_experiment(name)
     run(
         name,
         output,

@@ -72,16 +72,12 @@ class Experiment(_Part):
     title: str
     paper: str = ""
     """Which table or figure of the paper."""
-    kind: Literal["scores", "cost", "grid", "ranges", "embeddings"] = "scores"
-    """What is made of the runs: a table of scores; of times; over margins; over calibration ranges; a picture."""
     plans: dict[str, Plan]
     against: dict[str, str] = {}
     """The axis and choice that the other choices of that axis are held against."""
     columns: tuple[str, ...] = ("recall@1", "opis", "debiased_opis", "epsilon_opis", "far_threshold_spread")
-    figure: str | None = None
-    """Of `isomargin.figures`, drawn from the runs of the first seed."""
     published: tuple[dict[str, str | float | None], ...] = ()
-    """The paper's rows, as far as it prints them."""
+    """The paper's rows, as far as it prints them: for whoever reads the file; nothing is computed from them."""
 
 
 class PlannedRun(_Part):
@@ -129,7 +125,13 @@ def load_experiment(name: str) -> Experiment:
     """
     if name not in experiment_names():
         raise InputError(f"there is no experiment {name!r}: {checks.nearest(name, experiment_names())}")
-    return read(Experiment, FOLDER / "experiments" / f"{name}.yaml")
+    path = FOLDER / "experiments" / f"{name}.yaml"
+    content = yaml.load(path.read_text(encoding="utf-8"), Loader=YamlLoader)
+    try:
+        return Experiment.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"{path.name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
 
 
 @cache
@@ -156,16 +158,6 @@ def as_choices(value: Any) -> list[Choice]:
     parts = value or []
     plain = tuple(each for each in parts if isinstance(each, str))
     return [Choice(changes=plain), *(Choice(**each) for each in parts if not isinstance(each, str))]
-
-
-def read(kind: type[Experiment], path: Path) -> Experiment:
-    """Read a file, and say which of its entries cannot be used."""
-    content = yaml.load(path.read_text(encoding="utf-8"), Loader=YamlLoader)
-    try:
-        return kind.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(f"{path.name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
 
 
 def planned_runs(

@@ -1,7 +1,7 @@
 """``reproduce``: run an experiment, or go on with it, and write what came of it.
 
 FOLDER/SETTING/CHOICES/seed-0/    a run a folder, as `isomargin train` makes it; experiments share them
-RESULTS/NAME/                     runs.json  table.md  table.tex  table.csv  figure.png  recipes/*.yaml
+RESULTS/NAME/                     runs.json  table.md  table.tex  table.csv  recipes/*.yaml
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from isomargin.lab.tables import as_csv, as_latex, as_markdown
 from isomargin.lab.toy import write_toy_data
 from isomargin.measure.evaluation import Evaluation
 from isomargin.training import loop
+from isomargin.training.recipe import Recipe
 from isomargin.training.run import open_evaluation
 
 TIMES = "seconds.json"
@@ -129,7 +130,7 @@ def run_values(result: RunResult) -> dict[str, Any]:
     return {"setting": run.setting, **run.choices, "seed": run.seed, "seconds": result.seconds, **result.scores}
 
 
-def without_place(run: PlannedRun) -> Any:
+def without_place(run: PlannedRun) -> Recipe:
     """Give a run's recipe without where its data were: that is this machine's affair."""
     data = {name: value for name, value in run.recipe.data.items() if name != "root"}
     return run.recipe.model_copy(update={"data": data})

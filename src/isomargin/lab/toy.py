@@ -1,21 +1,19 @@
-"""Data small enough to run every experiment in seconds: patterns in a file as Omniglot's, and vectors."""
+"""Data small enough to run every experiment in seconds: patterns in a file as Omniglot's."""
 
 from pathlib import Path
 
 import numpy as np
 
-from isomargin.embeddings import EmbeddingSet
-
 CLASSES, TRAINING, IMAGES = 24, 12, 8
 
 
 def write_toy_data(folder: Path) -> dict[str, Path]:
-    """Write the data, unless they are there, and give where every data set of an experiment is.
+    """Write the data, always the same, and give where every data set of an experiment is.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
     ...     sorted(path.name for path in write_toy_data(Path(folder)).values())
-    ['features.npz', 'patterns']
+    ['patterns']
     """
     generator = np.random.default_rng(0)
     labels = np.repeat(np.arange(CLASSES), IMAGES)
@@ -30,5 +28,4 @@ def write_toy_data(folder: Path) -> dict[str, Path]:
         class_name=names,
         background=np.arange(CLASSES) < TRAINING,
     )
-    EmbeddingSet(images.reshape(len(labels), -1).astype(np.float32)[:, ::8] / 255, labels).save(folder / "features.npz")
-    return {"patterns": folder / "patterns", "features": folder / "features.npz"}
+    return {"patterns": folder / "patterns"}

@@ -80,8 +80,8 @@ function showTiles() {
   const sampled = runs.filter((run) => run.settings.pairs !== "all");
   const of = sampled.length === 0 ? "all pairs" : sampled.length === runs.length ? "sampled pairs" : `all pairs, of ${sampled.map((run) => run.name).join(", ")} over sampled ones`;
   const stops = [...new Set(runs.map((run) => run.stops))].sort((a, b) => a - b);
-  const number = stops.length > 1 ? `${stops[0]} to ${stops.at(-1)}` : stops[0];
-  byId("made").textContent = `Made by isomargin ${contents.version}. FAR, FRR and utility at the threshold are counted over ${of}; the slider stops at ${number} thresholds, where no rate is interpolated.`;
+  const stopCount = stops.length > 1 ? `${stops[0]} to ${stops.at(-1)}` : stops[0];
+  byId("made").textContent = `Made by isomargin ${contents.version}. FAR, FRR and utility at the threshold are counted over ${of}; the slider stops at ${stopCount} thresholds, where no rate is interpolated.`;
 }
 
 /** After the threshold has moved. */
@@ -92,7 +92,6 @@ function showMoved() {
   waiting = true;
   requestAnimationFrame(() => {
     waiting = false;
-    showControl();
     showOperating();
     showWorst();
     showClasses();
