@@ -4,6 +4,7 @@ import pytest
 import torch
 from pytorch_metric_learning import losses as library
 
+from isomargin.errors import InputError
 from isomargin.losses import (
     ClassAlignmentLoss,
     ProxyAnchorLoss,
@@ -15,6 +16,7 @@ from isomargin.losses import (
     WeightedSum,
     _engine,
     make_loss,
+    share,
 )
 
 
@@ -178,3 +180,67 @@ def test_a_part_that_takes_no_references_says_so(batch):
     memory = library.CrossBatchMemory(TCMLoss(), embedding_size=6)
     with pytest.raises(ValueError, match="CrossBatchMemory takes no ref_emb"):
         (SmoothAPLoss() + memory)(*batch, ref_emb=batch[0], ref_labels=batch[1])
+
+
+def lengths(batch, *parts):
+    return [value_and_gradient(part, *batch)[1].norm() for part in parts]
+
+
+def test_a_share_makes_the_gradient_that_long_in_every_batch_whatever_the_scale(batch):
+    base, regularizer = SmoothAPLoss(0.1), ClassAlignmentLoss(temperature=0.3)
+    of_base, own = (value_and_gradient(part, *batch)[1] for part in (base, regularizer))
+    for factor in (1.0, 1e-3, 1e4):
+        loss = factor * base + share(ClassAlignmentLoss(50 * factor**2, 50 * factor**2, 0.3), 0.3)
+        value, gradient = value_and_gradient(loss, *batch)
+        expected = factor * of_base + 0.3 * factor * of_base.norm() / own.norm() * own
+        torch.testing.assert_close(gradient, expected)
+        weight = loss.values["class_alignment.weight"]
+        torch.testing.assert_close(value, factor * loss.values["smooth_ap"] + weight * loss.values["class_alignment"])
+
+
+def test_every_share_is_of_the_parts_that_have_a_weight(batch):
+    base, first, second = SmoothAPLoss(0.1), TCMLoss(0.9, 0.2), ClassAlignmentLoss()
+    loss = 2 * (base + share(first, 0.5) + share(second, 0.1))
+    loss(*batch)
+    long, one, two = lengths(batch, base, first, second)
+    torch.testing.assert_close(loss.values["tcm.weight"], 2 * 0.5 * long / one)
+    torch.testing.assert_close(loss.values["class_alignment.weight"], 2 * 0.1 * long / two)
+    assert (2 * share(first, 0.25)).shares == [0.5]
+
+
+def test_without_gradients_the_last_weight_stays(batch):
+    embeddings, labels = batch
+    loss = make_loss(["smooth_ap", {"name": "class_alignment", "share": 0.3}])
+    loss(embeddings, labels)
+    weight = loss.values["class_alignment.weight"]
+    assert weight > 0
+    with torch.no_grad():
+        loss(embeddings[:8], labels[:8])
+    assert loss.values["class_alignment.weight"] == weight
+
+
+def test_a_regularizer_that_is_satisfied_takes_no_share(batch):
+    embeddings, _ = batch
+    batch = (embeddings, torch.arange(12) // 6)
+    with torch.no_grad():  # friends on one point, strangers at a right angle
+        embeddings.copy_(torch.eye(6, dtype=torch.float64)[batch[1]])
+    loss = SmoothAPLoss() + share(TCMLoss(0.9, 0.5), 0.3)
+    value, gradient = value_and_gradient(loss, *batch)
+    expected, of_base = value_and_gradient(SmoothAPLoss(), *batch)
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(gradient, of_base)
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        ([{"name": "tcm", "share": 0.3}], "there must be one to take a share of"),
+        (["smooth_ap", {"name": "tcm", "share": -1}], "share is -1"),
+        (["smooth_ap", {"name": "tcm", "share": 0.3, "weight": 2}], "a weight and a share"),
+        (["smooth_ap", {"name": "roadmap", "share": 0.3}], "one loss"),
+    ],
+    ids=str,
+)
+def test_shares_that_mean_nothing_are_refused(batch, config, sentence):
+    with pytest.raises(InputError, match=sentence):
+        make_loss(config)(*batch)

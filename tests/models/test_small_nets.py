@@ -23,6 +23,7 @@ def test_forward_is_the_mean_of_the_feature_map(name):
 @pytest.mark.parametrize(
     ("name", "least", "most"),
     [
+        ("tiny_conv", 5e4, 6e4),
         ("small_conv", 5e4, 6e4),
         ("small_conv4", 2.4e5, 2.5e5),
         ("small_residual", 5e5, 6e5),

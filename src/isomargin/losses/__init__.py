@@ -16,7 +16,7 @@ from isomargin.losses._base import MetricLoss
 from isomargin.losses.arcface import ArcFaceLoss, SubCenterArcFaceLoss
 from isomargin.losses.calibration import CalibrationLoss
 from isomargin.losses.class_alignment import ClassAlignmentLoss
-from isomargin.losses.composition import WeightedSum
+from isomargin.losses.composition import WeightedSum, share
 from isomargin.losses.contrastive import ContrastiveLoss
 from isomargin.losses.gather import gather
 from isomargin.losses.proxy_anchor import ProxyAnchorLoss
@@ -53,4 +53,5 @@ __all__ = [
     "gather",
     "loss_names",
     "make_loss",
+    "share",
 ]

@@ -1,4 +1,8 @@
-"""Losses added and weighted: `base + 0.5 * regularizer`. Those of pairs share one pass over the similarities."""
+"""Losses added and weighted: `base + 0.5 * regularizer`. Those of pairs share one pass over the similarities.
+
+A regularizer can be weighed by its share instead, `base + share(regularizer, 0.3)`: its gradient by the embeddings is
+then as long as 0.3 times the base's in every batch, whatever the scale of either.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +35,22 @@ class WeightedSum(MetricLoss):
 
     name = "sum"
 
-    def __init__(self, parts: list[torch.nn.Module], weights: list[float], check_finite: bool = False) -> None:
+    def __init__(
+        self,
+        parts: list[torch.nn.Module],
+        weights: list[float],
+        check_finite: bool = False,
+        shares: list[float | None] | None = None,
+    ) -> None:
         super().__init__(check_finite or any(getattr(part, "check_finite", False) for part in parts))
-        if not parts or len(parts) != len(weights):
+        shares = [None] * len(weights) if shares is None else shares
+        if not parts or len(parts) != len(weights) or len(parts) != len(shares):
             raise InputError(f"{len(parts)} losses came with {len(weights)} weights: one weight a loss is needed")
         self.parts = torch.nn.ModuleList(parts)
         self.weights = [checks.at_least_zero(weight, "weight") for weight in weights]
+        self.shares = [None if each is None else checks.at_least_zero(each, "share") for each in shares]
         self.names = _distinct([getattr(part, "name", type(part).__name__) for part in parts])
+        self.share_weights = {number: torch.zeros(()) for number, each in enumerate(self.shares) if each is not None}
 
     def compute(self, batch: Batch) -> tuple[Tensor, Records]:
         """Compute the parts, those of the same pairs together, and their weighted sum."""
@@ -72,8 +85,34 @@ class WeightedSum(MetricLoss):
             kept.update({f"{name}.{what}": each for what, each in told.items()})
             if isinstance(part, MetricLoss):
                 part.values = {"loss": value.detach(), **told}
-        total: Tensor = sum(weight * value for weight, value in zip(self.weights, values, strict=True))  # type: ignore[assignment]
+        total: Tensor = sum(  # type: ignore[assignment]
+            weight * value
+            for weight, value, share in zip(self.weights, values, self.shares, strict=True)
+            if share is None
+        )
+        if any(share is not None for share in self.shares):
+            total = self._with_shares(total, values, batch.embeddings, kept)
         return total, kept
+
+    def _with_shares(self, plain: Tensor, values: list[Tensor], embeddings: Tensor, kept: Records) -> Tensor:
+        """Add the parts that have a share, each at the weight that makes its gradient as long as its share says.
+
+        Without gradients, as in validation, the weights of the call before are taken.
+        """
+        if not isinstance(plain, Tensor):
+            raise InputError("every loss of this sum is weighed by a share: there must be one to take a share of")
+        taken = torch.is_grad_enabled() and embeddings.requires_grad
+        length = _gradient_length(plain, embeddings) if taken else None
+        total = plain
+        for number, (value, share) in enumerate(zip(values, self.shares, strict=True)):
+            if share is None:
+                continue
+            if length is not None:
+                own = _gradient_length(value, embeddings)
+                self.share_weights[number] = torch.where(own > 0, share * length / own, 0.0)
+            kept[f"{self.names[number]}.weight"] = self.share_weights[number].to(value)
+            total = total + self.share_weights[number].to(value) * value
+        return total
 
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
         """List the parts' parameters, each once; those of losses from elsewhere at the model's rate."""
@@ -87,7 +126,10 @@ class WeightedSum(MetricLoss):
 
     def extra_repr(self) -> str:
         """Show the sum."""
-        return " + ".join(f"{weight:g} * {name}" for weight, name in zip(self.weights, self.names, strict=True))
+        return " + ".join(
+            f"{weight:g} * {name}" if share is None else f"share({name}, {share:g})"
+            for weight, name, share in zip(self.weights, self.names, self.shares, strict=True)
+        )
 
 
 def compute_any(part: torch.nn.Module, batch: Batch) -> tuple[Tensor, Records]:
@@ -108,23 +150,58 @@ def added(*losses: object) -> WeightedSum:
     """Add losses; plain sums among them are taken apart, so that (a + b) + c has three parts."""
     parts: list[torch.nn.Module] = []
     weights: list[float] = []
+    shares: list[float | None] = []
     for loss in losses:
         if type(loss) is WeightedSum:
             parts += list(loss.parts)
             weights += loss.weights
+            shares += loss.shares
         elif isinstance(loss, torch.nn.Module):
             parts.append(loss)
             weights.append(1.0)
+            shares.append(None)
         else:
             raise InputError(f"a loss cannot be added to a {type(loss).__name__}: add losses, weighted by numbers")
-    return WeightedSum(parts, weights, any(getattr(loss, "check_finite", False) for loss in losses))
+    return WeightedSum(parts, weights, any(getattr(loss, "check_finite", False) for loss in losses), shares)
+
+
+def share(loss: MetricLoss, of_base: object) -> WeightedSum:
+    """Weigh a regularizer by the length of its gradient: that of the rest of the sum, times so much, in every batch.
+
+    The lengths are those of the derivatives by the embeddings, of the whole batch. A weight that suits one base loss is
+    a hundred times too large for another; a share is not. Two more passes back to the embeddings are needed for it,
+    none through the model.
+
+    >>> from isomargin.losses import SmoothAPLoss, TCMLoss
+    >>> loss = SmoothAPLoss() + share(TCMLoss(), 0.3)
+    >>> points = torch.randn(8, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    >>> value = loss(points, torch.arange(8) % 4)
+    >>> loss.extra_repr(), sorted(loss.values)[-1]
+    ('1 * smooth_ap + share(tcm, 0.3)', 'tcm.weight')
+    """
+    if isinstance(loss, WeightedSum):
+        raise InputError("a share is taken by one loss: take it of each part of the sum")
+    return WeightedSum([loss], [1.0], loss.check_finite, [checks.at_least_zero(of_base, "share")])
+
+
+def _gradient_length(value: Tensor, embeddings: Tensor) -> Tensor:
+    """Give the length of a loss's derivative by the embeddings, as one vector; 0 where it does not depend on them."""
+    if not value.requires_grad:
+        return value.new_zeros(())
+    (derivative,) = torch.autograd.grad(value, embeddings, retain_graph=True, allow_unused=True)
+    length: Tensor = value.new_zeros(()) if derivative is None else derivative.detach().norm()
+    return length
 
 
 def weighted(loss: MetricLoss, weight: object) -> WeightedSum:
     """Weigh a loss by a number of at least 0."""
     factor = checks.at_least_zero(weight, "weight")
     one = added(loss)
-    return WeightedSum(list(one.parts), [factor * each for each in one.weights], one.check_finite)
+    weights = [factor * each for each in one.weights]
+    shares = one.shares
+    if all(each is not None for each in shares):  # otherwise they follow the rest of the sum by themselves
+        shares = [factor * each for each in shares if each is not None]
+    return WeightedSum(list(one.parts), weights, one.check_finite, shares)
 
 
 def _distinct(names: list[str]) -> list[str]:

@@ -14,7 +14,7 @@ from isomargin.losses._base import MetricLoss
 from isomargin.losses.arcface import ArcFaceLoss, SubCenterArcFaceLoss
 from isomargin.losses.calibration import CalibrationLoss
 from isomargin.losses.class_alignment import ClassAlignmentLoss
-from isomargin.losses.composition import added, weighted
+from isomargin.losses.composition import added, share, weighted
 from isomargin.losses.contrastive import ContrastiveLoss
 from isomargin.losses.proxy_anchor import ProxyAnchorLoss
 from isomargin.losses.proxy_nca import ProxyNCALoss, ProxyNCAPlusPlusLoss
@@ -64,7 +64,8 @@ def loss_names() -> list[str]:
 def make_loss(config: LossConfig) -> MetricLoss:
     """Make a loss from its name, from a dictionary with its name and settings, or from a list of these to be added.
 
-    A `weight` in a dictionary weighs that loss in the sum. Class names are understood too (`TCMLoss`, `smooth-ap`).
+    A `weight` in a dictionary weighs that loss in the sum, a `share` by the length of its gradient (see `share`). Class
+    names are understood too (`TCMLoss`, `smooth-ap`).
 
     >>> make_loss("smooth_ap")
     SmoothAPLoss(temperature=0.01, include_query=False)
@@ -85,7 +86,12 @@ def make_loss(config: LossConfig) -> MetricLoss:
         if "name" not in settings:
             raise InputError(f"the loss {settings!r} has no name: one of {', '.join(REGISTRY)} is needed")
         weight = settings.pop("weight", 1)
+        of_base = settings.pop("share", None)
         loss = _make_one(settings.pop("name"), settings)
+        if of_base is not None:
+            if weight != 1:
+                raise InputError(f"{loss.name} has a weight and a share: give one of them")
+            return share(loss, of_base)
         return loss if weight == 1 and not isinstance(weight, bool) else weighted(loss, weight)
     if isinstance(config, Sequence) and len(config):
         losses = [make_loss(each) for each in config]

@@ -55,6 +55,18 @@ class _Residual(nn.Module):
         return torch.relu(self.convolutions(features) + self.shortcut(features))
 
 
+def tiny_conv() -> nn.Module:
+    """Make `small_conv` with a second stride of 2: the same parameters at a quarter of the work.
+
+    >>> tiny_conv().forward_features(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 96, 7, 7])
+    """
+    relu = nn.ReLU(inplace=True)
+    return _SmallNet(
+        [*_convolution(1, 24, 5, 2), relu, *_convolution(24, 48, 3, 2), relu, *_convolution(48, 96), relu], 96
+    )
+
+
 def small_conv() -> nn.Module:
     """Make three convolutions, 5 × 5 of stride 2 to 24 channels, 3 × 3 to 48 and to 96: 53 thousand parameters.
 
@@ -105,6 +117,7 @@ def small_resnet() -> nn.Module:
 
 
 SMALL: dict[str, Callable[[], nn.Module]] = {
+    "tiny_conv": tiny_conv,
     "small_conv": small_conv,
     "small_conv4": small_conv4,
     "small_residual": small_residual,
