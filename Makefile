@@ -4,13 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test browser lint format bench clean
+.PHONY: demo test reproduce-smoke browser lint format bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/isomargin demo --report
 
 test: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist loadgroup
+
+# Every experiment of the lab, end to end, on data small enough for a minute: that each still runs, not what comes out.
+reproduce-smoke: $(VENV)/.installed
+	$(BIN)/isomargin reproduce all --scale toy --output runs/smoke --results runs/smoke/results
 
 # The report is tested in a browser; without one those tests are skipped and say so.
 browser:

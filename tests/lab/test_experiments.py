@@ -1,29 +1,43 @@
 """Experiments as files: every one can be read, every run of it is a recipe that can be used."""
 
+import inspect
+from functools import cache
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 import isomargin as im
+from isomargin.figures.registry import find_figure
 from isomargin.lab.experiment import (
     Choice,
+    Experiment,
+    Plan,
     Setting,
     changes_of,
+    combinations,
     experiment_names,
+    find_settings,
     load_experiment,
     load_settings,
     planned_runs,
 )
+from isomargin.lab.tables import TITLES
 from isomargin.training.setup import make_recipe_loss
 
-DATA = {name: Path("somewhere") for name in ("cub", "patterns")}
+DATA = {setting.data: Path("somewhere") for setting in load_settings()[0].values() if setting.data}
 ALL = [(name, scale) for name in experiment_names() for scale in load_experiment(name).plans]
+
+
+@cache
+def runs_of(name, scale):
+    return planned_runs(load_experiment(name), scale, seeds=1, data=DATA)
 
 
 @pytest.mark.parametrize(("name", "scale"), ALL)
 def test_every_run_of_every_experiment_is_a_recipe_whose_losses_can_be_made(name, scale):
     experiment = load_experiment(name)
-    runs = planned_runs(experiment, scale, seeds=1, data=DATA)
+    runs = runs_of(name, scale)
     assert runs
     assert len({run.folder for run in runs}) == len(runs)
     for run in runs:
@@ -32,9 +46,32 @@ def test_every_run_of_every_experiment_is_a_recipe_whose_losses_can_be_made(name
         assert choice in experiment.plans[scale].axes[axis]
 
 
+def test_experiments_that_share_a_run_share_its_recipe():
+    recipes = {}
+    for name, scale in ALL:
+        if load_experiment(name).kind == "training":
+            for run in runs_of(name, scale):
+                assert recipes.setdefault(run.folder, run.recipe) == run.recipe, (name, scale, run.folder)
+
+
 @pytest.mark.parametrize("name", experiment_names())
-def test_every_experiment_can_be_tried_out(name):
-    assert "toy" in load_experiment(name).plans
+def test_every_experiment_can_be_tried_out_and_says_what_more_of_it_needs(name):
+    plans = load_experiment(name).plans
+    assert "toy" in plans
+    assert all(plan.needs for scale, plan in plans.items() if scale != "toy")
+
+
+@pytest.mark.parametrize("name", experiment_names())
+def test_columns_and_figures_of_every_experiment_are_known(name):
+    experiment = load_experiment(name)
+    assert all(each in TITLES or each.startswith("recall@") for each in experiment.columns)
+    for wanted in experiment.figures:
+        kind = find_figure(wanted.figure)
+        assert kind.source != "search", "experiments of kind margins draw their own"
+        assert set(wanted.options) <= set(inspect.signature(kind.draw).parameters)
+        for axis, choices in wanted.runs.items():
+            offered = {choice for plan in experiment.plans.values() for choice in plan.axes.get(axis, ())}
+            assert set(choices) <= offered
 
 
 def test_runs_differ_in_what_their_choices_say_and_in_the_seed():
@@ -48,6 +85,22 @@ def test_runs_differ_in_what_their_choices_say_and_in_the_seed():
     assert plain.data["root"] == "somewhere"
 
 
+def test_only_leaves_out_the_combinations_that_fit_none_of_its_parts():
+    axes = {"loss": ("a", "b", "c"), "training": ("plain", "tcm"), "batch": ("small", "large")}
+    only = ({"loss": "a", "training": ["plain", "tcm"]}, {"loss": ["b", "c"], "batch": "large", "training": "tcm"})
+    kept = {tuple(each.values()) for each in combinations(Plan(settings=("toy",), axes=axes, only=only), "toy")}
+    expected = {
+        (loss, training, batch)
+        for loss, training, batch in product("abc", ("plain", "tcm"), ("small", "large"))
+        if loss == "a" or (training == "tcm" and batch == "large")
+    }
+    assert kept == expected
+    by_setting = Plan(settings=("one", "two"), axes=axes, only=({"setting": "one", "loss": "a"}, {"setting": "two"}))
+    assert [len(combinations(by_setting, each)) for each in ("one", "two")] == [4, 12]
+    with pytest.raises(im.InputError, match="'lose'"):
+        combinations(Plan(settings=("toy",), axes=axes, only=({"lose": "a"},)), "toy")
+
+
 def test_the_last_meaning_of_a_choice_whose_conditions_fit_counts():
     meanings = [Choice(changes=("epochs=1",)), Choice(changes=("epochs=2",), when={"loss": "arcface"})]
     setting = Setting(recipe="glyphs", choices={"training": {"plain": meanings}, "loss": {"arcface": [], "other": []}})
@@ -57,10 +110,30 @@ def test_the_last_meaning_of_a_choice_whose_conditions_fit_counts():
     assert "epochs=1" in changes_of(setting, {"training": "plain", "loss": "smooth_ap"})
 
 
-def test_unknown_names_are_told():
-    with pytest.raises(im.InputError, match="did you mean 'base-losses'"):
-        load_experiment("base-lose")
+def test_margins_belong_to_experiments_that_search_them():
+    margins = {"positive": [0.9], "negative": [0.5]}
+    with pytest.raises(ValueError, match="these go with kind margins"):
+        Experiment.model_validate({"title": "a", "plans": {"toy": {"settings": ["toy"], "margins": margins}}})
+    with pytest.raises(ValueError, match="has no margins"):
+        Experiment.model_validate({"title": "a", "kind": "margins", "plans": {"toy": {"settings": ["toy"]}}})
+
+
+def test_unknown_names_are_told(add):
+    add("losses")
+    with pytest.raises(im.InputError, match="did you mean 'losses'"):
+        load_experiment("loses")
     with pytest.raises(im.InputError, match="nothing says what 'magic' of training means"):
         changes_of(Setting(recipe="glyphs"), {"training": "magic"})
-    with pytest.raises(im.InputError, match="needs cub: say where it is"):
-        planned_runs(load_experiment("base-losses"), "small", data={})
+    with pytest.raises(im.InputError, match=r"no setting 'toys' in settings\.yaml: did you mean 'toy'"):
+        find_settings(Plan(settings=("toys",)), None, {})
+
+
+def test_all_data_that_are_missing_are_named_at_once_with_what_is_needed_besides(add):
+    plan = Plan(settings=("birds", "toy", "cars"), needs="eight GPUs\n for a week")
+    with pytest.raises(im.InputError) as raised:
+        find_settings(plan, None, {"patterns": Path("somewhere")})
+    sentence = str(raised.value)
+    assert "birds, cars need cub, cars" in sentence
+    assert "--data cub=FOLDER --data cars=FOLDER" in sentence
+    assert sentence.endswith("eight GPUs for a week")
+    assert list(find_settings(plan, ["toy"], {"patterns": Path("somewhere")})) == ["toy"]

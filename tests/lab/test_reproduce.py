@@ -3,130 +3,163 @@
 import csv
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from pretended_training import Trainer, evaluated
 
 import isomargin as im
-from isomargin.lab.experiment import load_experiment, planned_runs
+from isomargin.lab import reproduce as module
+from isomargin.lab.experiment import planned_runs
 from isomargin.lab.reproduce import reproduce
-from isomargin.lab.results import scores_of
 from isomargin.measure.seeds import compare_seeds
 from isomargin.training.recipe import load_recipe
 
 
-def drawn(seed, spread):
-    generator, labels = np.random.default_rng(seed), np.repeat(np.arange(24), 8)
-    widths = np.linspace(1 - spread, 1 + spread, 24)[labels, None]
-    centres = np.random.default_rng(99).normal(size=(24, 16))[labels]
-    return centres + 0.6 * widths * generator.normal(size=(192, 16)), labels
-
-
-class Trainer:
-    """In place of training: embeddings that depend on the recipe alone."""
-
-    def __init__(self):
-        self.trained = []
-
-    def __call__(self, recipe, folder, resume=False, quiet=False):
-        self.trained.append(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        evaluation = im.evaluate(*drawn(recipe.seed, 0.1 if recipe.loss.regularizer else 0.5))
-        evaluation.save(folder / "evaluation.json")
-        return evaluation
-
-
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    trainer, folder = Trainer(), tmp_path_factory.mktemp("lab")
-    rows = reproduce("base-losses", folder / "runs", folder / "results", scale="toy", seeds=3, train=trainer)
-    return rows, trainer, folder
+def made(add_for_all, tmp_path_factory):
+    experiment = add_for_all("losses", against={"training": "plain"})
+    trainer, folder = Trainer(), tmp_path_factory.mktemp("made")
+    rows = reproduce("losses", folder / "runs", folder / "results", scale="toy", seeds=3, train=trainer)
+    place = folder / "results" / "losses"
+    return SimpleNamespace(experiment=experiment, rows=rows, trainer=trainer, folder=folder, place=place)
+
+
+def row_of(rows, **wanted):
+    (row,) = (row for row in rows if all(row.get(name) == value for name, value in wanted.items()))
+    return row
 
 
 def test_every_run_is_trained_once_and_found_again(made, tmp_path):
-    _, trainer, before = made
-    assert len(trainer.trained) == len(set(trainer.trained)) == 2 * 5 * 3
+    assert len(made.trainer.trained) == len(set(made.trainer.trained)) == 2 * 2 * 3
     again = Trainer()
-    reproduce("base-losses", before / "runs", tmp_path, scale="toy", seeds=3, train=again)
+    reproduce("losses", made.folder / "runs", tmp_path / "other", scale="toy", seeds=3, train=again)
     assert again.trained == []
-    shutil.rmtree(before / "runs" / "toy" / "smooth_ap+tcm" / "seed-2")
-    reproduce("base-losses", before / "runs", tmp_path, scale="toy", seeds=3, train=again)
+    shutil.rmtree(made.folder / "runs" / "toy" / "smooth_ap+tcm" / "seed-2")
+    reproduce("losses", made.folder / "runs", tmp_path / "other", scale="toy", seeds=3, train=again)
     assert len(again.trained) == 1
 
 
 def test_rows_are_means_over_seeds_and_differences_those_of_compare_seeds(made):
-    rows, _, _ = made
-    row = next(each for each in rows if each.choices == {"loss": "smooth_ap", "training": "tcm"})
-    plain, tcm = ([im.evaluate(*drawn(seed, spread)) for seed in range(3)] for spread in (0.5, 0.1))
-    assert row.means["opis"] == pytest.approx(np.mean([each.opis for each in tcm]))
-    assert row.lowest["recall@1"] == min(scores_of(each)["recall@1"] for each in tcm)
+    row = row_of(made.rows, loss="smooth_ap", training="tcm")
+    plain, tcm = ([evaluated(seed, spread) for seed in range(3)] for spread in (0.5, 0.1))
+    assert row["opis"] == pytest.approx(np.mean([each.opis for each in tcm]))
+    assert row["opis deviation"] == pytest.approx(np.std([each.opis for each in tcm], ddof=1))
+    assert row["recall@1 lowest"] == min(each.recall_at_k[1] for each in tcm)
     expected = next(each for each in compare_seeds(plain, tcm) if each.score == "opis")
-    assert row.differences["opis"] == expected
-    assert row.against == "smooth_ap+plain"
-    assert next(each for each in rows if each.choices["training"] == "plain").differences == {}
+    assert (row["opis change"], row["opis p"]) == (expected.change.value, expected.p_value)
+    assert row["against"] == "smooth_ap+plain"
+    assert "opis change" not in row_of(made.rows, loss="smooth_ap", training="plain")
 
 
 def test_tables_hold_the_rows_in_every_form(made):
-    rows, _, folder = made
-    place = folder / "results" / "base-losses"
-    table = (place / "table.md").read_text().splitlines()
-    assert len(table) == len(rows) + 2
+    table = (made.place / "table.md").read_text().splitlines()
+    assert len(table) == len(made.rows) + 2
     assert all(line.count("|") == table[0].count("|") for line in table)
-    row = next(each for each in rows if each.choices == {"loss": "smooth_ap", "training": "tcm"})
+    row = row_of(made.rows, loss="smooth_ap", training="tcm")
     line = next(each for each in table if "| smooth_ap | tcm |" in each)
-    assert f"{1e3 * row.means['opis']:.3g}" in line
-    assert f"−{abs(100 * row.differences['opis'].change.value):.0f}%" in line
-    latex = (place / "table.tex").read_text()
+    assert f"{1e3 * row['opis']:.3g}" in line
+    assert f"−{abs(100 * row['opis change']):.0f}%" in line
+    latex = (made.place / "table.tex").read_text()
     assert r"smooth\_ap" in latex
-    assert latex.count(r"\\") == len(rows) + 1
-    with (place / "table.csv").open() as file:
+    assert latex.count(r"\\") == len(made.rows) + 1
+    with (made.place / "table.csv").open() as file:
         read = {(each["loss"], each["training"]): each for each in csv.DictReader(file)}
-    assert float(read["smooth_ap", "tcm"]["opis"]) == row.means["opis"]
+    assert float(read["smooth_ap", "tcm"]["opis"]) == row["opis"]
 
 
 def test_every_run_has_its_scores_and_its_recipe_without_where_the_data_were(made):
-    _, _, folder = made
-    place = folder / "results" / "base-losses"
-    runs = json.loads((place / "runs.json").read_text())
-    assert len(runs) == 30
+    runs = json.loads((made.place / "runs.json").read_text())
+    assert len(runs) == 12
     assert {"setting", "loss", "training", "seed", "seconds", "opis", "recall@1"} <= set(runs[0])
-    recipe = load_recipe(place / "recipes" / "toy-smooth_ap+tcm.yaml")
+    recipe = load_recipe(made.place / "recipes" / "toy-smooth_ap+tcm.yaml")
     assert "root" not in recipe.data
-    assert str(folder) not in (place / "recipes" / "toy-smooth_ap+tcm.yaml").read_text()
+    assert str(made.folder) not in (made.place / "recipes" / "toy-smooth_ap+tcm.yaml").read_text()
     (planned,) = (
         run
-        for run in planned_runs(load_experiment("base-losses"), "toy", 1, {"patterns": folder})
+        for run in planned_runs(made.experiment, "toy", 1, {"patterns": made.folder})
         if run.variant == "smooth_ap+tcm"
     )
     assert recipe.loss == planned.recipe.loss
 
 
-def test_the_toy_is_trained_for_real(tmp_path, run):
-    code, out, err = run(
-        *("reproduce", "base-losses", "--scale", "toy", "--seeds", 1),
-        *("--output", tmp_path / "runs", "--results", tmp_path / "results"),
+def test_rows_of_seeds_stand_above_their_mean_and_deviation(add, tmp_path):
+    add("seeds", rows="seeds", columns=["opis"], against={"training": "plain"})
+    reproduce("seeds", tmp_path / "runs", tmp_path / "results", scale="toy", seeds=3, train=Trainer())
+    heads, _, *lines = (tmp_path / "results" / "seeds" / "table.md").read_text().splitlines()
+    assert heads == "| setting | loss | training | seed | OPIS ×1e-3 | change |"
+    assert len(lines) == 4 * (3 + 1)
+    values = [1e3 * evaluated(seed, 0.1).opis for seed in range(3)]
+    group = [line for line in lines if "| smooth_ap | tcm |" in line]
+    assert group[:3] == [f"| toy | smooth_ap | tcm | {seed} | {values[seed]:.3g} |  |" for seed in range(3)]
+    assert f"| mean ± deviation | {np.mean(values):.3g} ± {np.std(values, ddof=1):.3g} | −" in group[3]
+    assert r"$\pm$" in (tmp_path / "results" / "seeds" / "table.tex").read_text()
+
+
+def test_the_papers_rows_stand_below_the_table_alone(add, tmp_path):
+    published = [{"loss": "ProxyNCA", "OPIS": 0.38e-3}, {"loss": "a|b", "recall@1": 63.1, "change": -1.5, "more": None}]
+    add("losses", published=published, paper="Table 9: losses")
+    reproduce("losses", tmp_path / "runs", tmp_path / "results", scale="toy", seeds=1, train=Trainer())
+    place = tmp_path / "results" / "losses"
+    assert (place / "table.md").read_text().split("\n\n", 1)[1] == (
+        "The paper has: Table 9: losses\n\n"
+        "| loss | OPIS | recall@1 | change | more |\n"
+        "| --- | --- | --- | --- | --- |\n"
+        "| ProxyNCA | 3.8e-4 |  |  |  |\n"
+        "| a\\|b |  | 63.1 | −1.5 |  |\n"
     )
-    assert code == 0, err
-    assert out == (tmp_path / "results" / "base-losses" / "table.md").read_text()
-    assert (tmp_path / "runs" / "toy" / "smooth_ap+alignment" / "seed-0" / "embeddings.npz").is_file()
+    assert "ProxyNCA" not in (place / "table.csv").read_text() + (place / "table.tex").read_text()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ([], "the name of an experiment is needed"),
-        (["nothing"], "there is no experiment 'nothing'"),
-        (["base-losses"], "needs cub"),
-        (["base-losses", "--scale", "huge"], "scale is 'huge'"),
-        (["base-losses", "--data", "cub"], "NAME=FOLDER is needed"),
-        (["base-losses", "--data", "cub=/no/such/folder"], "does not exist"),
-        (["base-losses", "--scale", "toy", "--settings", "moon"], "settings"),
-    ],
-    ids=str,
-)
-def test_bad_input_is_one_sentence(run, tmp_path, monkeypatch, arguments, sentence):
-    monkeypatch.chdir(tmp_path)
-    code, out, err = run("reproduce", *arguments)
-    assert (code, out) == (2, "")
-    assert sentence in err
-    assert len(err.strip().splitlines()) == 1
+def test_seeds_that_went_astray_are_left_out_on_both_sides(add, tmp_path):
+    add("losses", against={"training": "plain"})
+    trainer = Trainer(astray=lambda recipe: recipe.seed == 0 and bool(recipe.loss.regularizer))
+    notes = []
+    rows = reproduce(
+        "losses", tmp_path / "runs", tmp_path / "results", scale="toy", seeds=3, train=trainer, report=notes.append
+    )
+    row = row_of(rows, loss="smooth_ap", training="tcm")
+    assert row["seeds"] == 2
+    plain, tcm = ([evaluated(seed, spread) for seed in (1, 2)] for spread in (0.5, 0.1))
+    expected = next(each for each in compare_seeds(plain, tcm) if each.score == "opis")
+    assert row["opis change"] == expected.change.value
+    assert "note: toy/smooth_ap+tcm/seed-0 has no scores, the loss is nan by step 3" in notes
+
+
+def test_a_finished_run_of_another_recipe_is_refused(made):
+    path = made.folder / "runs" / "toy" / "smooth_ap+tcm" / "seed-1" / "recipe.yaml"
+    before = load_recipe(path)
+    load_recipe(path, ["optimizer.learning_rate=0.5"]).save(path)
+    with pytest.raises(im.InputError, match="seed-1 was trained with another optimizer"):
+        reproduce("losses", made.folder / "runs", made.folder / "results", scale="toy", seeds=3, train=Trainer())
+    before.save(path)
+
+
+def test_a_run_that_was_stopped_before_anything_was_kept_begins_again(made):
+    folder = made.folder / "runs" / "toy" / "smooth_ap+tcm" / "seed-1"
+    shutil.rmtree(folder)
+    folder.mkdir()
+    (folder / "seconds.json").write_text('{"seconds": 5}')
+    trainer = Trainer()
+    reproduce("losses", made.folder / "runs", made.folder / "results", scale="toy", seeds=3, train=trainer)
+    assert trainer.trained == [folder]
+    assert json.loads((folder / "seconds.json").read_text())["seconds"] < 5
+
+
+def test_settings_with_the_same_features_share_them(monkeypatch, tmp_path):
+    from isomargin.lab.experiment import Setting
+
+    one = {"backbone": "tf_efficientnet_lite0"}
+    settings = {
+        "heads": Setting(recipe="cub-lite0", data="cub", features=one),
+        "closed": Setting(recipe="cub-lite0", data="cub", features=one, split="given"),
+        "other": Setting(recipe="cub-lite0", data="cub", features={"backbone": "tf_efficientnet_lite1"}),
+    }
+    made = []
+    monkeypatch.setattr(module, "load_settings", lambda: (settings, {}))
+    monkeypatch.setattr(module, "make_features", lambda name, images, folder, model, report: made.append(folder.name))
+    places = {name: module.prepare(name, tmp_path, {"cub": tmp_path}, print)[name] for name in settings}
+    assert made == ["heads", "heads", "other"]
+    assert places["heads"] == tmp_path / "features" / "heads" / "all.npz"
+    assert places["closed"] == tmp_path / "features" / "heads" / "given"

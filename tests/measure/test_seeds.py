@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import isomargin as im
-from isomargin.measure.seeds import SPREAD, compare_seeds
+from isomargin.measure.seeds import SPREAD, compare_seeds, weights_by_seed
 
 
 def drawn(seed, spread=0.3, width=0.6):
@@ -58,3 +58,25 @@ def test_seeds_that_disagree_widen_the_interval():
 def test_as_many_seeds_are_needed(ways):
     with pytest.raises(im.InputError, match="3 and 2 seeds"):
         compare_seeds(ways[0], ways[1][:2])
+
+
+def with_names(evaluation_seed, start, width):
+    generator, labels = np.random.default_rng(evaluation_seed), np.repeat(np.arange(start, start + 30), 8)
+    centres = np.random.default_rng(start).normal(size=(30, 16))[labels - start]
+    return im.evaluate(centres + width * generator.normal(size=(240, 16)), labels)
+
+
+def test_seeds_may_have_classes_of_their_own_which_are_then_drawn_by_themselves():
+    first, other = ([with_names(seed, 10 * seed, width) for seed in range(3)] for width in (0.6, 0.4))
+    rows = {row.score: row for row in compare_seeds(first, other)}
+    assert rows["opis"].change.high < 0
+    assert rows["opis"].first == pytest.approx(np.mean([each.opis for each in first]))
+    apart, together = weights_by_seed(first, other, 5, 0), weights_by_seed([first[0]] * 3, [other[0]] * 3, 5, 0)
+    assert len({each.tobytes() for each in apart}) == 3
+    assert len({each.tobytes() for each in together}) == 1
+
+
+def test_a_seed_is_only_held_against_its_own_classes():
+    first, other = ([with_names(seed, 10 * seed, width) for seed in range(2)] for width in (0.6, 0.4))
+    with pytest.raises(im.InputError, match="model 0 lacks"):
+        compare_seeds(first, other[::-1])

@@ -8,9 +8,13 @@ import typer
 
 from isomargin.errors import InputError
 
+ALL = "all"
+
 
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="Of the experiment; --list has them.", show_default=False)] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Of the experiment, or all; --list has them.", show_default=False)
+    ] = None,
     scale: Annotated[str, typer.Option(help="small, paper, or toy to try it out.")] = "small",
     seeds: Annotated[int | None, typer.Option(min=1, help="How many; the experiment's own unless given.")] = None,
     data: Annotated[
@@ -20,40 +24,74 @@ def reproduce(
     settings: Annotated[str | None, typer.Option(help="Only these of the experiment's settings, with commas.")] = None,
     output: Annotated[Path, typer.Option(help="Folder of the runs, which experiments share.")] = Path("runs/lab"),
     results: Annotated[Path, typer.Option(help="Folder that tables are written to.")] = Path("results"),
+    jobs: Annotated[int, typer.Option(min=1, help="Runs to train at the same time, with a share of the cores.")] = 1,
     list_them: Annotated[bool, typer.Option("--list", help="Say what experiments there are.")] = False,
 ) -> None:
     """Run an experiment of the paper, or go on with it, and write its table.
 
     `isomargin reproduce base-losses --data cub=FOLDER` trains what is missing, a folder a run, and writes
-    results/base-losses/table.md, .tex and .csv, with a row a run and the recipes. The same command again goes on.
+    results/base-losses/table.md, .tex and .csv, with a row a run, the recipes and figures. The same command again goes
+    on. `isomargin reproduce all` runs one experiment after the other.
     """
-    from isomargin.lab.experiment import as_scale, experiment_names, load_experiment
+    from isomargin.lab.experiment import as_scale
     from isomargin.lab.reproduce import reproduce as run
 
     if list_them:
-        for each in experiment_names():
-            experiment = load_experiment(each)
-            needs = [f"  {which}: {plan.needs}" for which, plan in experiment.plans.items() if plan.needs]
-            print(
-                "\n".join(
-                    [each, f"  {experiment.title}", *([f"  {experiment.paper}"] if experiment.paper else []), *needs]
-                )
-            )
+        print(listing())
         return
     if name is None:
         raise InputError("the name of an experiment is needed, `isomargin reproduce NAME`: see --list")
-    run(
-        name,
-        output,
-        results,
-        scale=as_scale(scale),
-        seeds=seeds,
-        data=dict(place(each) for each in data or []),
-        settings=None if settings is None else [each.strip() for each in settings.split(",") if each.strip()],
-        report=lambda sentence: print(sentence, file=sys.stderr, flush=True),
-    )
-    print((results / name / "table.md").read_text(encoding="utf-8"), end="")
-    print(f"written to {results / name}", file=sys.stderr)
+    wanted, failed = as_scale(scale), []
+    chosen = None if settings is None else [each.strip() for each in settings.split(",") if each.strip()]
+    if name == ALL and chosen is not None:
+        raise InputError("--settings are those of one experiment: leave them out to run all")
+    places = dict(place(each) for each in data or [])
+    wanted_names = with_scale(wanted) if name == ALL else [name]
+    for each in wanted_names:
+        if name == ALL:
+            print(f"\n## {each}\n", flush=True)
+        try:
+            run(
+                each,
+                output,
+                results,
+                scale=wanted,
+                seeds=seeds,
+                data=places,
+                settings=chosen,
+                jobs=jobs,
+                report=lambda sentence: print(sentence, file=sys.stderr, flush=True),
+            )
+        except InputError as error:
+            if name != ALL:
+                raise
+            failed.append(f"{each}: {error}")
+            print(f"note: {failed[-1]}", file=sys.stderr, flush=True)
+            continue
+        print((results / each / "table.md").read_text(encoding="utf-8"), end="", flush=True)
+        print(f"written to {results / each}", file=sys.stderr)
+    if failed:
+        raise InputError(f"{len(failed)} of {len(wanted_names)} experiments could not be run", failed)
+
+
+def with_scale(scale: str) -> list[str]:
+    """Name the experiments that have a scale."""
+    from isomargin.lab.experiment import experiment_names, load_experiment
+
+    return [each for each in experiment_names() if scale in load_experiment(each).plans]
+
+
+def listing() -> str:
+    """Name every experiment with what it is, the paper's table or figure, and what each scale needs."""
+    from isomargin.lab.experiment import experiment_names, load_experiment
+
+    lines = []
+    for name in experiment_names():
+        experiment = load_experiment(name)
+        lines += [name, f"  {experiment.title}", *([f"  {experiment.paper}"] if experiment.paper else [])]
+        for scale, plan in experiment.plans.items():
+            lines.append(f"  {scale}: {' '.join(plan.needs.split()) or 'needs nothing'}")
+    return "\n".join(lines)
 
 
 def place(text: str) -> tuple[str, Path]:

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from isomargin import checks
 from isomargin.errors import InputError
@@ -48,11 +48,27 @@ class Setting(_Part):
     data: str | None = None
     """Which data set must be given on the command line; None where it comes with the package."""
     features: dict[str, Any] | None = None
-    """Settings of the network whose features are trained on in place of the images; computed once."""
+    """Settings of the network whose features are trained on in place of the images; computed once, also for several
+    settings that have the same."""
+    split: Literal["by_class", "given"] = "by_class"
+    """Of features: all images together, to be divided by class; or as the images' folders train and test have them."""
     about: str = ""
     """In a few words, for the tables."""
     choices: dict[str, dict[str, list[Choice]]] = {}
     """By axis and choice, what it means here, in place of what it means everywhere."""
+
+
+class Margins(_Part):
+    """The grid of an experiment of kind `margins`; arguments of `isomargin.training.tune.tune`."""
+
+    positive: tuple[float, ...]
+    negative: tuple[float, ...]
+    weights: tuple[float, ...] | None = None
+    """The recipe's own unless given."""
+    held_out: Annotated[float, Field(gt=0, lt=1)] = 0.4
+    """Share of the training classes that the runs are compared on."""
+    tolerance: Annotated[float, Field(ge=0)] = 0.01
+    """How much recall@1 may be lost for a lower OPIS."""
 
 
 class Plan(_Part):
@@ -61,9 +77,32 @@ class Plan(_Part):
     settings: tuple[str, ...]
     axes: dict[str, tuple[str, ...]] = {}
     """By axis, the choices that are tried, all with all."""
+    only: tuple[dict[str, str | tuple[str, ...]], ...] = ()
+    """Of all combinations, those that fit at least one of these: by axis a choice or several, any where left out."""
     seeds: Annotated[int, Field(ge=1)] = 3
+    """Of kind `cost`: how often all is measured."""
     needs: str = ""
     """Data, devices and hours, in words."""
+    margins: Margins | None = None
+    """Of kind `margins`."""
+    batches: Annotated[int, Field(ge=1)] = 20
+    """Of kind `cost`: how many are timed."""
+
+
+class ExperimentFigure(_Part):
+    """A figure that is drawn of an experiment's runs, once a setting."""
+
+    figure: str
+    """Its name in `isomargin.figures.registry`."""
+    runs: dict[str, tuple[str, ...]] = {}
+    """By axis, the choices whose runs are drawn; all where left out."""
+    options: dict[str, Any] = {}
+    """Arguments of the figure's function."""
+    paper: str = ""
+    """Which figure of the paper."""
+
+
+Rate = Annotated[float, Field(gt=0, lt=1)]
 
 
 class Experiment(_Part):
@@ -72,12 +111,27 @@ class Experiment(_Part):
     title: str
     paper: str = ""
     """Which table or figure of the paper."""
-    plans: dict[str, Plan]
+    kind: Literal["training", "margins", "cost"] = "training"
+    """What is done: runs are trained and tested; margins are searched on held-out classes; a step's parts are timed."""
+    plans: dict[Scale, Plan]
     against: dict[str, str] = {}
     """The axis and choice that the other choices of that axis are held against."""
     columns: tuple[str, ...] = ("recall@1", "opis", "debiased_opis", "epsilon_opis", "far_threshold_spread")
+    rows: Literal["groups", "seeds"] = "groups"
+    """What a row of the table is: the mean over seeds; or one seed, with mean and deviation below."""
+    ranges: tuple[tuple[Rate, Rate], ...] = ()
+    """Ranges of false accept rates that OPIS is given for besides the recipe's own."""
+    figures: tuple[ExperimentFigure, ...] = ()
     published: tuple[dict[str, str | float | None], ...] = ()
-    """The paper's rows, as far as it prints them: for whoever reads the file; nothing is computed from them."""
+    """The paper's rows, as far as it prints them: they stand below the table, and nothing is computed from them."""
+
+    @model_validator(mode="after")
+    def _margins_where_they_are_searched(self) -> Self:
+        for scale, plan in self.plans.items():
+            if (plan.margins is not None) != (self.kind == "margins"):
+                has = "has no margins" if plan.margins is None else "has margins"
+                raise ValueError(f"the kind is {self.kind} and the plan {scale} {has}: these go with kind margins")
+        return self
 
 
 class PlannedRun(_Part):
@@ -178,20 +232,41 @@ def planned_runs(
         settings: only these of the experiment's; all unless given.
     """
     plan = plan_of(experiment, scale)
-    for name in settings or ():
-        checks.one_of(name, "settings", plan.settings)
-    known, _ = load_settings()
-    runs = []
-    for name in settings or plan.settings:
+    known, runs = find_settings(plan, settings, data or {}), []
+    for name in known:
         place = location(name, known[name], data or {})
-        for choices in product(*plan.axes.values()):
-            chosen = dict(zip(plan.axes, choices, strict=True))
+        for chosen in combinations(plan, name):
             changes = [*place, *changes_of(known[name], chosen)]
             for seed in range(seeds or plan.seeds):
                 title = " ".join([name, *chosen.values()])
                 recipe = load_recipe(known[name].recipe, [*changes, f"seed={seed}", f"name={title}"])
                 runs.append(PlannedRun(setting=name, choices=chosen, seed=seed, recipe=recipe))
     return runs
+
+
+def combinations(plan: Plan, setting: str) -> list[dict[str, str]]:
+    """List the combinations of choices that a plan runs in a setting, by axis.
+
+    >>> axes = {"loss": ("a", "b"), "training": ("plain", "tcm")}
+    >>> plan = Plan(settings=("toy",), axes=axes, only=({"loss": "a"}, {"training": ("plain",)}))
+    >>> ["+".join(each.values()) for each in combinations(plan, "toy")]
+    ['a+plain', 'a+tcm', 'b+plain']
+    """
+    for part in plan.only:
+        for axis in part:
+            checks.one_of(axis, "an axis of only", ("setting", *plan.axes))
+    every = [dict(zip(plan.axes, choices, strict=True)) for choices in product(*plan.axes.values())]
+    here = {"setting": setting}
+    return [each for each in every if not plan.only or any(fits({**here, **each}, part) for part in plan.only)]
+
+
+def fits(choices: Mapping[str, str], wanted: Mapping[str, str | tuple[str, ...]]) -> bool:
+    """Tell whether choices are among those wanted of each axis; an axis that is left out fits always.
+
+    >>> fits({"loss": "a", "training": "tcm"}, {"training": ("plain", "tcm")}), fits({"loss": "a"}, {"loss": "b"})
+    (True, False)
+    """
+    return all(choices.get(axis) in ((each,) if isinstance(each, str) else each) for axis, each in wanted.items())
 
 
 def as_scale(text: str) -> Scale:
@@ -214,18 +289,44 @@ def plan_of(experiment: Experiment, scale: Scale) -> Plan:
     return experiment.plans[scale]
 
 
+def find_settings(plan: Plan, chosen: Sequence[str] | None, data: Mapping[str, Path]) -> dict[str, Setting]:
+    """Give a plan's settings by name, or those chosen of them; refuse them if data are missing, and name all of these.
+
+    >>> find_settings(Plan(settings=("cub-heads",), needs="an evening"), None, {})
+    Traceback (most recent call last):
+    isomargin.errors.InputError: the setting cub-heads needs cub: say where it is with --data cub=FOLDER, ...
+    """
+    every, _ = load_settings()
+    for name in chosen or ():
+        checks.one_of(name, "settings", plan.settings)
+    for name in plan.settings:
+        if name not in every:
+            raise InputError(f"there is no setting {name!r} in settings.yaml: {checks.nearest(name, list(every))}")
+    found = {name: every[name] for name in chosen or plan.settings}
+    without = {name: setting.data for name, setting in found.items() if not has_data(name, setting, data)}
+    if without:
+        missing = list(dict.fromkeys(each for each in without.values() if each is not None))
+        one = len(without) == 1
+        needs = f"; all in all this needs {' '.join(plan.needs.split())}" if plan.needs else ""
+        raise InputError(
+            f"the setting{'' if one else 's'} {', '.join(without)} need{'s' if one else ''} {', '.join(missing)}: say "
+            f"where {'it is' if len(missing) == 1 else 'they are'} with "
+            f"{' '.join(f'--data {each}=FOLDER' for each in missing)}, or choose other settings with --settings{needs}"
+        )
+    return found
+
+
+def has_data(name: str, setting: Setting, data: Mapping[str, Path]) -> bool:
+    """Tell whether a setting's data are given, or come with the package."""
+    return setting.data is None or setting.data in data or (setting.features is not None and name in data)
+
+
 def location(name: str, setting: Setting, data: Mapping[str, Path]) -> list[str]:
     """Give the setting's own changes, with the place of its data."""
     if setting.data is None:
         return list(setting.changes)
-    if setting.features is not None and name in data:
-        return [*setting.changes, f"data.root={data[name]}"]
-    if setting.data not in data:
-        raise InputError(
-            f"the setting {name} needs {setting.data}: say where it is with --data {setting.data}=FOLDER, or choose "
-            "other settings with --settings"
-        )
-    return [*setting.changes, f"data.root={data[setting.data]}"]
+    key = name if setting.features is not None and name in data else setting.data
+    return [*setting.changes, f"data.root={data[key]}"]
 
 
 def changes_of(setting: Setting, chosen: Mapping[str, str]) -> Sequence[str]:

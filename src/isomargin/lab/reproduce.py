@@ -1,38 +1,43 @@
 """``reproduce``: run an experiment, or go on with it, and write what came of it.
 
-FOLDER/SETTING/CHOICES/seed-0/    a run a folder, as `isomargin train` makes it; experiments share them
-RESULTS/NAME/                     runs.json  table.md  table.tex  table.csv  recipes/*.yaml
+FOLDER/SETTING/CHOICES/seed-0/            a run a folder, as `isomargin train` makes it; experiments share them
+FOLDER/SETTING/margins/CHOICES/seed-0/    a search a folder, as `isomargin tune` makes it
+RESULTS/NAME/                             runs.json  table.md  table.tex  table.csv  recipes/*.yaml  *.png  ranges.*
 """
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from isomargin.errors import AstrayError
-from isomargin.files import atomic_write
+from isomargin import checks
 from isomargin.lab.experiment import (
     Experiment,
+    Plan,
     PlannedRun,
     Scale,
+    find_settings,
     load_experiment,
     load_settings,
     plan_of,
     planned_runs,
 )
 from isomargin.lab.features import make_features
-from isomargin.lab.results import Row, RunResult, make_rows, scores_of, write_json
-from isomargin.lab.tables import as_csv, as_latex, as_markdown
+from isomargin.lab.figures import draw_figures
+from isomargin.lab.jobs import Report, Train, locked, train_all
+from isomargin.lab.margins import draw_margins, margins_outcome, search_margins
+from isomargin.lab.outcome import Outcome, write_outcome
+from isomargin.lab.ranges import make_range_tables, write_ranges
+from isomargin.lab.results import make_rows, run_values
+from isomargin.lab.tables import make_table
 from isomargin.lab.toy import write_toy_data
 from isomargin.measure.evaluation import Evaluation
 from isomargin.training import loop
-from isomargin.training.recipe import Recipe
 from isomargin.training.run import open_evaluation
 
-TIMES = "seconds.json"
+KEPT = 12  # evaluations in memory: those of a benchmark have 50 MB each
 
 
 def reproduce(
@@ -44,10 +49,11 @@ def reproduce(
     seeds: int | None = None,
     data: Mapping[str, Path] | None = None,
     settings: Sequence[str] | None = None,
-    train: Callable[..., object] = loop.train,
-    report: Callable[[str], None] = lambda sentence: None,
-) -> list[Row]:
-    """Run an experiment and write its tables; what is finished in the folder is not run again.
+    jobs: int = 1,
+    train: Train = loop.train,
+    report: Report = lambda sentence: None,
+) -> list[dict[str, Any]]:
+    """Run an experiment and write its tables and figures; what is finished in the folder is not run again.
 
     Args:
         name: of the experiment.
@@ -57,80 +63,92 @@ def reproduce(
         seeds: how many; the experiment's own unless given.
         data: where data sets are that do not come with the package, by name.
         settings: of the experiment's settings, only these.
+        jobs: how many runs are trained at the same time, in processes of their own; 1 is in this one.
         train: trains one run; to be called like `loop.train`.
         report: is given a sentence at a time on how it goes.
+
+    Returns: the table's rows, as in table.csv.
     """
+    checks.whole(jobs, "jobs")
     experiment = load_experiment(name)
+    plan = plan_of(experiment, scale)
     data = write_toy_data(folder / "data") if scale == "toy" else dict(data or {})
-    for wanted in settings or plan_of(experiment, scale).settings:
+    find_settings(plan, settings, data)  # what is missing is told before anything is computed
+    if scale == "paper" and plan.needs:
+        report(f"{name} at the paper's scale needs {plan.needs}")
+    for wanted in settings or plan.settings:
         data |= prepare(wanted, folder, data, report)
     runs = planned_runs(experiment, scale, seeds, data, settings)
-    finished: list[RunResult] = []
-    evaluations: dict[Path, Evaluation] = {}
-    for number, run in enumerate(runs):
-        report(f"run {number + 1} of {len(runs)}: {run.folder}")
-        try:
-            seconds = train_run(run, folder / run.folder, train)
-        except AstrayError as error:
-            report(f"note: {run.folder} has no scores, {error}")
-            continue
-        evaluations[run.folder] = open_evaluation(folder / run.folder)
-        finished.append(RunResult(run, scores_of(evaluations[run.folder]), seconds))
-    rows = make_rows(experiment, finished, evaluations)
-    write_results(experiment, finished, rows, results / name)
-    return rows
+    place = results / name
+    if experiment.kind == "margins":
+        outcome = run_margins(experiment, plan, runs, folder, place, train, jobs, report)
+    elif experiment.kind == "cost":
+        from isomargin.lab.cost import cost_outcome, measure_cost
+
+        outcome = cost_outcome(experiment, measure_cost(plan, runs, report))
+        write_outcome(outcome, experiment, place)
+    else:
+        outcome = run_trainings(experiment, runs, folder, place, train, jobs, report)
+    return outcome.table.numbers
 
 
-def prepare(name: str, folder: Path, data: Mapping[str, Path], report: Callable[[str], None]) -> dict[str, Path]:
+def prepare(name: str, folder: Path, data: Mapping[str, Path], report: Report) -> dict[str, Path]:
     """Compute the features that a setting is trained on, where it is; give where they are."""
     known, _ = load_settings()
     setting = known.get(name)
     if setting is None or setting.features is None or setting.data is None or setting.data not in data:
         return {}
-    made = folder / "features" / name
-    make_features(data[setting.data], made, setting.features, report)
-    return {name: made / "open.npz"}
+    same = (each for each, its in known.items() if (its.data, its.features) == (setting.data, setting.features))
+    made = folder / "features" / next(same)
+    with locked(made, wait=True):
+        make_features(setting.data, data[setting.data], made, setting.features, report)
+    return {name: made / ("given" if setting.split == "given" else "all.npz")}
 
 
-def train_run(run: PlannedRun, folder: Path, train: Callable[..., object]) -> float | None:
-    """Train a run, go on with it, or find it finished; give its seconds, as far as they are known."""
-    times = folder / TIMES
-    before = float(json.loads(times.read_text())["seconds"]) if times.is_file() else 0.0
-    if (folder / "evaluation.json").is_file():
-        return before or None
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    begin = time.monotonic()
-    try:
-        train(run.recipe, folder, resume=folder.exists(), quiet=True)
-    finally:
-        if folder.is_dir():
-            write_json(times, {"seconds": before + time.monotonic() - begin})
-    return float(json.loads(times.read_text())["seconds"])
+def run_trainings(
+    experiment: Experiment,
+    runs: Sequence[PlannedRun],
+    folder: Path,
+    place: Path,
+    train: Train,
+    jobs: int,
+    report: Report,
+) -> Outcome:
+    """Train what is missing, compare, and write tables, then figures."""
+    seconds = train_all(runs, folder, train, jobs, report)
+    finished = [run for run in runs if run.folder in seconds]
+
+    @lru_cache(maxsize=KEPT)
+    def load(run: Path) -> Evaluation:
+        return open_evaluation(folder / run)
+
+    rows = make_rows(experiment, finished, load, seconds)
+    outcome = Outcome(
+        make_table(experiment, rows),
+        [run_values(result) for row in rows for result in row.results],
+        {f"{run.setting}-{run.variant}": run.recipe for run in runs if run.seed == 0},
+    )
+    write_outcome(outcome, experiment, place)
+    if experiment.ranges:
+        write_ranges(make_range_tables(experiment, finished, load, report), place)
+    draw_figures(experiment, runs, finished, folder, place, report)
+    return outcome
 
 
-def write_results(experiment: Experiment, runs: Sequence[RunResult], rows: Sequence[Row], folder: Path) -> None:
-    """Write the tables, a row a run, and the recipes."""
-    (folder / "recipes").mkdir(parents=True, exist_ok=True)
-    write_json(folder / "runs.json", [run_values(each) for each in runs])
-    for path, text in (
-        ("table.md", as_markdown(experiment, rows)),
-        ("table.tex", as_latex(experiment, rows)),
-        ("table.csv", as_csv(rows)),
-    ):
-        with atomic_write(folder / path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-    for each in runs:
-        if each.run.seed == 0:
-            without_place(each.run).save(folder / "recipes" / f"{each.run.setting}-{each.run.variant}.yaml")
-
-
-def run_values(result: RunResult) -> dict[str, Any]:
-    """Give one run as JSON values."""
-    run = result.run
-    return {"setting": run.setting, **run.choices, "seed": run.seed, "seconds": result.seconds, **result.scores}
-
-
-def without_place(run: PlannedRun) -> Recipe:
-    """Give a run's recipe without where its data were: that is this machine's affair."""
-    data = {name: value for name, value in run.recipe.data.items() if name != "root"}
-    return run.recipe.model_copy(update={"data": data})
+def run_margins(
+    experiment: Experiment,
+    plan: Plan,
+    runs: Sequence[PlannedRun],
+    folder: Path,
+    place: Path,
+    train: Train,
+    jobs: int,
+    report: Report,
+) -> Outcome:
+    """Search, pick, and write tables, then heat maps."""
+    assert plan.margins is not None
+    found = search_margins(plan.margins, runs, folder, train, jobs, report)
+    outcome = margins_outcome(found)
+    write_outcome(outcome, experiment, place)
+    draw_margins(found, plan.margins.tolerance, place)
+    return outcome

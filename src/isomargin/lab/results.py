@@ -1,19 +1,26 @@
-"""What came of an experiment: a row a run, means over seeds with intervals, and differences held against a choice."""
+"""What came of an experiment's runs: means over seeds with their range, and differences held against a choice."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from isomargin.files import atomic_write
 from isomargin.lab.experiment import Experiment, PlannedRun
 from isomargin.measure.comparison import Difference
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.seeds import SPREAD, compare_seeds
+
+Load = Callable[[Path], Evaluation]
+"""Gives the evaluation of a run by `PlannedRun.folder`."""
+Key = tuple[str, tuple[tuple[str, str], ...]]
+"""Setting and choices: what runs have in common that differ in the seed alone."""
 
 
 @dataclass(frozen=True)
@@ -33,17 +40,25 @@ class Row:
 
     setting: str
     choices: dict[str, str]
+    results: tuple[RunResult, ...]
+    """A seed each."""
     means: dict[str, float]
     """By column, over seeds."""
+    deviations: dict[str, float]
+    """Of single seeds; NaN for one alone."""
     lowest: dict[str, float]
     highest: dict[str, float]
-    seeds: int
     seconds: float | None
     """In the mean."""
     against: str | None
     """Which choice it is held against; None for that one itself."""
     differences: dict[str, Difference]
     """By column, to the row that it is held against."""
+
+    @property
+    def seeds(self) -> int:
+        """How many runs there are."""
+        return len(self.results)
 
 
 def scores_of(evaluation: Evaluation) -> dict[str, float]:
@@ -61,48 +76,55 @@ def scores_of(evaluation: Evaluation) -> dict[str, float]:
     return scores | {f"recall@{k}": value for k, value in evaluation.recall_at_k.items()}
 
 
-def make_rows(
-    experiment: Experiment, results: Sequence[RunResult], evaluations: Mapping[Path, Evaluation]
-) -> list[Row]:
-    """Put runs that differ in the seed alone together, and hold each group against the one it is compared with.
+def grouped(runs: Sequence[PlannedRun]) -> dict[Key, list[PlannedRun]]:
+    """Put runs together that differ in the seed alone."""
+    groups: dict[Key, list[PlannedRun]] = {}
+    for run in runs:
+        groups.setdefault((run.setting, tuple(run.choices.items())), []).append(run)
+    return groups
 
-    `evaluations` are by the runs' folders, as `PlannedRun.folder` gives them.
+
+def make_rows(
+    experiment: Experiment, runs: Sequence[PlannedRun], load: Load, seconds: Mapping[Path, float | None]
+) -> list[Row]:
+    """Give a row for the runs that differ in the seed alone, held against that which it is compared with.
+
+    `runs` are those that have scores; `seconds` is by their folders.
     """
-    groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[RunResult]] = {}
-    for result in results:
-        groups.setdefault((result.run.setting, tuple(result.run.choices.items())), []).append(result)
-    rows = []
+    groups, rows = grouped(runs), []
     for (setting, choices), group in groups.items():
         chosen = dict(choices)
         base = {**chosen, **{axis: choice for axis, choice in experiment.against.items() if axis in chosen}}
-        others = groups.get((setting, tuple(base.items())))
-        differences = {}
-        if others is not None and base != chosen:
-            number = min(len(group), len(others))
-            pairs = [[evaluations[each.run.folder] for each in some[:number]] for some in (others, group)]
-            differences = {each.score: each for each in compare_seeds(pairs[0], pairs[1])}
-        rows.append(make_row(setting, chosen, group, "+".join(base.values()) if differences else None, differences))
+        others = groups.get((setting, tuple(base.items())), [])
+        differences = {} if base == chosen else differences_of(others, group, load)
+        results = [RunResult(run, scores_of(load(run.folder)), seconds.get(run.folder)) for run in group]
+        rows.append(make_row(results, "+".join(base.values()) if differences else None, differences))
     return rows
 
 
-def make_row(
-    setting: str,
-    choices: dict[str, str],
-    group: Sequence[RunResult],
-    against: str | None,
-    differences: dict[str, Difference],
-) -> Row:
+def differences_of(first: Sequence[PlannedRun], other: Sequence[PlannedRun], load: Load) -> dict[str, Difference]:
+    """Compare two ways of training by the seeds that both have scores for, by column."""
+    here, there = ({run.seed: run.folder for run in runs} for runs in (first, other))
+    seeds = [seed for seed in here if seed in there]
+    if not seeds:
+        return {}
+    one, two = ([load(folders[seed]) for seed in seeds] for folders in (here, there))
+    return {each.score: each for each in compare_seeds(one, two)}
+
+
+def make_row(results: Sequence[RunResult], against: str | None, differences: dict[str, Difference]) -> Row:
     """Average the runs of a group."""
-    names = list(group[0].scores)
-    values = {name: [each.scores[name] for each in group] for name in names}
-    times = [each.seconds for each in group if each.seconds is not None]
+    values = {name: [each.scores[name] for each in results] for name in results[0].scores}
+    times = [each.seconds for each in results if each.seconds is not None]
+    alone = len(results) == 1
     return Row(
-        setting=setting,
-        choices=choices,
+        setting=results[0].run.setting,
+        choices=results[0].run.choices,
+        results=tuple(results),
         means={name: math.fsum(each) / len(each) for name, each in values.items()},
+        deviations={name: math.nan if alone else float(np.std(each, ddof=1)) for name, each in values.items()},
         lowest={name: min(each) for name, each in values.items()},
         highest={name: max(each) for name, each in values.items()},
-        seeds=len(group),
         seconds=math.fsum(times) / len(times) if times else None,
         against=against,
         differences=differences,
@@ -114,13 +136,20 @@ def row_values(row: Row) -> dict[str, Any]:
     values: dict[str, Any] = {"setting": row.setting, **row.choices, "seeds": row.seeds, "seconds": row.seconds}
     for name, mean in row.means.items():
         values |= {name: mean, f"{name} lowest": row.lowest[name], f"{name} highest": row.highest[name]}
+        values[f"{name} deviation"] = row.deviations[name]
         if name in row.differences:
             difference = row.differences[name]
             of = difference.change or difference.difference
             kind = "change" if difference.change else "difference"
             values |= {f"{name} {kind}": of.value, f"{name} {kind} low": of.low, f"{name} {kind} high": of.high}
             values[f"{name} p"] = difference.p_value
-    return values
+    return values | {"against": row.against}
+
+
+def run_values(result: RunResult) -> dict[str, Any]:
+    """Give one run flat."""
+    run = result.run
+    return {"setting": run.setting, **run.choices, "seed": run.seed, "seconds": result.seconds, **result.scores}
 
 
 def write_json(path: Path, values: Any) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from isomargin.lab.experiment import Experiment
-from isomargin.lab.results import Row, row_values
+from isomargin.lab.results import Row, row_values, run_values, without_nan
 from isomargin.measure.comparison import Difference
 from isomargin.measure.seeds import SPREAD
 
@@ -41,6 +44,8 @@ def shown(column: str, value: float) -> str:
     >>> shown("opis", 1.8436e-3), shown("recall@1", 0.98067)
     ('1.84', '98.07')
     """
+    if math.isnan(value):
+        return "–"
     if column in THOUSANDTHS:
         return f"{1e3 * value:.3g}"
     if column.startswith("recall@") or column in SHARES:
@@ -70,36 +75,100 @@ def signs(text: str) -> str:
     return text.replace("-", "−")
 
 
-def cells(experiment: Experiment, rows: Sequence[Row]) -> list[list[str]]:
-    """Give the table's cells, the heads first."""
+@dataclass(frozen=True)
+class Table:
+    """An experiment's table: as it is read, and every number of it."""
+
+    heads: list[str]
+    lines: list[list[str]]
+    """A cell a head."""
+    numbers: list[dict[str, Any]]
+    """By name, for computing; not all rows have all."""
+
+
+def make_table(experiment: Experiment, rows: Sequence[Row]) -> Table:
+    """Give the table of an experiment's runs, a row a group, or a row a seed with the group below."""
     axes = list(dict.fromkeys(axis for row in rows for axis in row.choices))
     columns = [each for each in experiment.columns if any(each in row.means for row in rows)]
-    heads = ["setting", *axes, "seeds"]
+    changed = [each for each in columns if any(each in row.differences for row in rows)]
+    by_seed = experiment.rows == "seeds"
+    heads = ["setting", *axes, "seed" if by_seed else "seeds"]
     for column in columns:
-        heads.append(title(column))
-        if any(column in row.differences for row in rows):
-            heads.append("change")
-    table = [heads]
+        heads += [title(column), "change"] if column in changed else [title(column)]
+    lines, numbers = [], []
     for row in rows:
-        line = [row.setting, *(row.choices.get(axis, "") for axis in axes), str(row.seeds)]
-        for column in columns:
-            line.append(shown(column, row.means[column]) if column in row.means else "")
-            if any(column in each.differences for each in rows):
-                line.append(change(row.differences[column]) if column in row.differences else "")
-        table.append(line)
-    return table
+        begin = [row.setting, *(row.choices.get(axis, "") for axis in axes)]
+        if by_seed:
+            for result in row.results:
+                cells = [[score_cell(column, result.scores), ""] for column in columns]
+                lines.append([*begin, str(result.run.seed), *flat(cells, columns, changed)])
+                numbers.append(run_values(result))
+        cells = [[mean_cell(column, row, by_seed), change_cell(column, row)] for column in columns]
+        which = ("mean ± deviation" if row.seeds > 1 else "mean") if by_seed else str(row.seeds)
+        lines.append([*begin, which, *flat(cells, columns, changed)])
+        numbers.append({**row_values(row), "seed": "mean"} if by_seed else row_values(row))
+    return Table(heads, lines, numbers)
 
 
-def as_markdown(experiment: Experiment, rows: Sequence[Row]) -> str:
-    """Write the table for reading."""
-    heads, *lines = cells(experiment, rows)
+def flat(cells: Sequence[list[str]], columns: Sequence[str], changed: Sequence[str]) -> list[str]:
+    """Put scores and changes side by side, without changes where a column has none."""
+    pairs = zip(cells, columns, strict=True)
+    return [text for pair, column in pairs for text in (pair if column in changed else pair[:1])]
+
+
+def score_cell(column: str, scores: Mapping[str, float]) -> str:
+    """Write a score, if there is one."""
+    return shown(column, scores[column]) if column in scores else ""
+
+
+def mean_cell(column: str, row: Row, with_deviation: bool) -> str:
+    """Write the mean over seeds, with the deviation of single ones where it is wanted and known."""
+    mean = score_cell(column, row.means)
+    known = with_deviation and column in row.deviations and not math.isnan(row.deviations[column])
+    return f"{mean} ± {shown(column, row.deviations[column])}" if known else mean
+
+
+def change_cell(column: str, row: Row) -> str:
+    """Write how a score differs from that it is held against."""
+    return change(row.differences[column]) if column in row.differences else ""
+
+
+def as_markdown(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Write a table for reading.
+
+    >>> print(as_markdown(["loss", "recall@1 %"], [["a|b", "98.07"]]), end="")
+    | loss | recall@1 % |
+    | --- | --- |
+    | a\\|b | 98.07 |
+    """
     parts = [heads, ["---"] * len(heads), *lines]
     return "\n".join("| " + " | ".join(each.replace("|", "\\|") for each in line) + " |" for line in parts) + "\n"
 
 
-def as_latex(experiment: Experiment, rows: Sequence[Row]) -> str:
-    """Write the table for a paper, with the rules of booktabs."""
-    heads, *lines = cells(experiment, rows)
+def published_part(experiment: Experiment) -> str:
+    """Write the paper's own rows, to stand below the table; nothing if there are none."""
+    if not experiment.published:
+        return ""
+    heads = list(dict.fromkeys(name for row in experiment.published for name in row))
+    lines = [[published_cell(row.get(name)) for name in heads] for row in experiment.published]
+    return f"\n{f'The paper has: {experiment.paper}'.strip()}\n\n{as_markdown(heads, lines)}"
+
+
+def published_cell(value: str | float | None) -> str:
+    """Write a number as the paper does, as far as a number can tell.
+
+    >>> published_cell(0.38e-3), published_cell(63.1), published_cell(-0.16), published_cell("–"), published_cell(None)
+    ('3.8e-4', '63.1', '−0.16', '–', '')
+    """
+    if value is None or isinstance(value, str):
+        return value or ""
+    text = f"{value:.10g}" if value == 0 or abs(value) >= 1e-3 else f"{value:.10e}"
+    digits, exponent, power = text.partition("e")
+    return f"{signs(digits).rstrip('0').rstrip('.')}e{int(power)}" if exponent else signs(digits)
+
+
+def as_latex(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Write a table for a paper, with the rules of booktabs."""
     body = [" & ".join(latex_text(each) for each in line) + r" \\" for line in lines]
     top = " & ".join(latex_text(each) for each in heads) + r" \\"
     rows_of_text = [rf"\begin{{tabular}}{{{'l' * len(heads)}}}", r"\toprule", top, r"\midrule", *body, r"\bottomrule"]
@@ -114,14 +183,14 @@ def latex_text(text: str) -> str:
     """
     for mark in "&%$#_{}":
         text = text.replace(mark, f"\\{mark}")
-    return text.replace("−", "$-$").replace("×", r"$\times$")
+    return text.replace("−", "$-$").replace("×", r"$\times$").replace("±", r"$\pm$")
 
 
-def as_csv(rows: Sequence[Row]) -> str:
-    """Write every number of every row."""
-    flat = [row_values(row) for row in rows]
+def as_csv(numbers: Sequence[Mapping[str, Any]]) -> str:
+    """Write every number of every row; empty where there is none."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in flat for name in row)), lineterminator="\n")
+    names = list(dict.fromkeys(name for row in numbers for name in row))
+    writer = csv.DictWriter(text, names, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(flat)
+    writer.writerows(without_nan(dict(row)) for row in numbers)
     return text.getvalue()

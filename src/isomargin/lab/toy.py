@@ -4,6 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
+from isomargin.files import atomic_write
+
 CLASSES, TRAINING, IMAGES = 24, 12, 8
 
 
@@ -21,11 +23,12 @@ def write_toy_data(folder: Path) -> dict[str, Path]:
     images = shapes[labels] * 180 + generator.integers(0, 75, (len(labels), 28, 28))
     (folder / "patterns").mkdir(parents=True, exist_ok=True)
     names = np.array([f"pattern/{number:02}" for number in range(CLASSES)])
-    np.savez(
-        folder / "patterns" / "omniglot28.npz",
-        images=images.astype(np.uint8),
-        label=labels,
-        class_name=names,
-        background=np.arange(CLASSES) < TRAINING,
-    )
+    with atomic_write(folder / "patterns" / "omniglot28.npz") as temporary:  # another process may be reading it
+        np.savez(
+            temporary,
+            images=images.astype(np.uint8),
+            label=labels,
+            class_name=names,
+            background=np.arange(CLASSES) < TRAINING,
+        )
     return {"patterns": folder / "patterns"}

@@ -1,7 +1,9 @@
 """Two ways of training on the same classes, each with several seeds: how the means over seeds differ.
 
 In every draw classes are drawn anew, the same for all models, and so are seeds, the same for both ways. With few seeds
-their part in the spread is estimated poorly and a little too small; that of the classes is as in `comparison.py`.
+their part in the spread is estimated poorly and a little too small; that of the classes is as in `comparison.py`. Where
+each seed was measured on classes of its own, as when they are held out of the training classes by chance, each seed's
+are drawn by themselves.
 """
 
 from collections.abc import Sequence
@@ -30,7 +32,7 @@ def compare_seeds(
 
     Args:
         first: the evaluations of one way of training, a seed each.
-        other: those of another, with as many seeds, on the same classes.
+        other: those of another, with as many seeds, each on the same classes as the first's.
         draws: how often classes and seeds are drawn anew.
         confidence: of the intervals.
         seed: of the draws.
@@ -52,14 +54,33 @@ def compare_seeds(
     check_draws(draws, confidence)
     if len(first) != len(other) or not first:
         raise InputError(f"{len(first)} and {len(other)} seeds were given: both ways of training need the same number")
-    check_comparable({f"model {number}": each for number, each in enumerate([*first, *other])})
-    check_classes(first[0])
-    weights = draw_weights(first[0].counts.positives.totals > 0, draws, seed)
+    weights = weights_by_seed(first, other, draws, seed)
     chosen = np.random.default_rng([seed, 1]).integers(len(first), size=(draws, len(first)))
-    one, two = ([SeedScores(each, weights) for each in evaluations] for evaluations in (first, other))
+    one, two = (
+        [SeedScores(each, drawn) for each, drawn in zip(evaluations, weights, strict=True)]
+        for evaluations in (first, other)
+    )
     names = [name for name in one[0].drawn if all(name in each.drawn for each in (*one, *two))]
     least = max(1 / (draws + 1), 2.0 ** (1 - len(first[0].curves.classes)))
     return tuple(difference(name, one, two, chosen, confidence, least) for name in names)
+
+
+def weights_by_seed(first: Sequence[Evaluation], other: Sequence[Evaluation], draws: int, seed: int) -> list[Weights]:
+    """Draw the classes of each seed: together where all seeds have the same."""
+    for each in first:
+        check_classes(each)
+    names = {frozenset(each.names.tolist()) for each in first}
+    if len(names) == 1:
+        check_comparable({f"model {number}": each for number, each in enumerate([*first, *other])})
+        return [draw_weights(first[0].counts.positives.totals > 0, draws, seed)] * len(first)
+    for number, (one, two) in enumerate(zip(first, other, strict=True)):
+        check_comparable({f"model {number}": one, f"model {len(first) + number}": two})
+    return [
+        draw_weights(
+            each.counts.positives.totals > 0, draws, int(np.random.default_rng([seed, 2, number]).integers(2**31))
+        )
+        for number, each in enumerate(first)
+    ]
 
 
 class SeedScores(Scores):

@@ -161,7 +161,7 @@ def train(
                 batch = embedder.normalised(batch) if batch.is_floating_point() else batch  # uint8: chunk by chunk
                 value = _backward(fabric, model, batch, labels, loss, recipe)
                 _share_gradients(fabric, loss)
-                _clip(fabric, model, optimizer, recipe)
+                clip(fabric, model, optimizer, recipe)
                 optimizer.step()
 
                 state.step += 1
@@ -224,7 +224,8 @@ def _share_gradients(fabric: Fabric, loss: MetricLoss) -> None:
                 parameter.grad = fabric.all_reduce(parameter.grad, reduce_op="mean")
 
 
-def _clip(fabric: Fabric, model: Any, optimizer: Any, recipe: Recipe) -> None:
+def clip(fabric: Fabric, model: Any, optimizer: Any, recipe: Recipe) -> None:
+    """Clip gradients as the recipe says."""
     settings = recipe.optimizer
     if settings.clip_value is not None:
         fabric.clip_gradients(model, optimizer, clip_val=settings.clip_value)

@@ -1,0 +1,117 @@
+"""The figures of an experiment, drawn from its runs: a file a figure and setting, RESULTS/NAME/FIGURE-SETTING.png."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isomargin.errors import InputError
+from isomargin.lab.experiment import Experiment, ExperimentFigure, PlannedRun, fits
+from isomargin.training.run import open_evaluation
+
+if TYPE_CHECKING:
+    from isomargin.figures.registry import FigureKind
+
+ALL_SEEDS = ("error_against_opis",)  # figures whose runs are points: the spread of seeds is part of the picture
+MOST_POINTS = 30  # beyond which it could not be told what belongs together
+
+
+def draw_figures(
+    experiment: Experiment,
+    planned: Sequence[PlannedRun],
+    finished: Sequence[PlannedRun],
+    folder: Path,
+    place: Path,
+    report: Callable[[str], None],
+) -> None:
+    """Draw every figure of an experiment for every setting; what cannot be drawn is told and left out.
+
+    Args:
+        experiment: which.
+        planned: all its runs.
+        finished: those that have scores.
+        folder: of all runs.
+        place: that the pictures are written to.
+        report: is given a sentence on each that cannot be drawn.
+    """
+    drawn: set[Path] = set()
+    for wanted in experiment.figures:
+        for setting in dict.fromkeys(run.setting for run in planned):
+            path = file_of(wanted.figure, setting, place, drawn)
+            drawn.add(path)
+            chosen = [run for run in finished if run.setting == setting and fits(run.choices, wanted.runs)]
+            try:
+                draw_figure(wanted, chosen, folder, path)
+            except InputError as error:
+                path.unlink(missing_ok=True)  # one of before would be taken for this one
+                report(f"note: {path.name} is not drawn, {error}")
+
+
+def file_of(figure: str, setting: str, place: Path, drawn: set[Path]) -> Path:
+    """Name the file of a figure; numbered from the second on if an experiment has it several times.
+
+    >>> file_of("teaser", "toy", Path(), {Path("teaser-toy.png")})
+    PosixPath('teaser-toy-2.png')
+    """
+    name, number = f"{figure}-{setting}", 1
+    path = place / f"{name}.png"
+    while path in drawn:
+        number += 1
+        path = place / f"{name}-{number}.png"
+    return path
+
+
+def draw_figure(wanted: ExperimentFigure, runs: Sequence[PlannedRun], folder: Path, path: Path) -> None:
+    """Draw one figure of some runs, those of the first seed unless all can be shown."""
+    from isomargin.figures.registry import find_figure
+    from isomargin.figures.style import save
+
+    kind = find_figure(wanted.figure)
+    if not runs:
+        raise InputError("no run that it shows has scores")
+    if not (kind.name in ALL_SEEDS and len(runs) <= MOST_POINTS):
+        first = min(run.seed for run in runs)
+        runs = [run for run in runs if run.seed == first]
+    sources = read_sources(kind, dict(zip(names_of(runs), (folder / run.folder for run in runs), strict=True)))
+    try:
+        figure: Any = kind.draw(*sources, **wanted.options)
+    except TypeError as error:
+        raise InputError(f"its options are {wanted.options}, which it does not take ({error})") from error
+    save(figure, path)
+
+
+def names_of(runs: Sequence[PlannedRun]) -> list[str]:
+    """Name runs by what differs between them; a run alone by all its choices.
+
+    >>> made = [PlannedRun.model_construct(setting="a", choices={"loss": "x", "training": each}, seed=0)
+    ...         for each in ("plain", "tcm")]
+    >>> names_of(made), names_of(made[:1])
+    (['plain', 'tcm'], ['x plain'])
+    """
+    axes = [axis for axis in runs[0].choices if len({run.choices.get(axis) for run in runs}) > 1]
+    seeds = len({run.seed for run in runs}) > 1
+    names = []
+    for run in runs:
+        parts = [run.choices[axis] for axis in axes or run.choices]
+        names.append(" ".join([*parts, f"seed {run.seed}"] if seeds else parts) or run.setting)
+    return names
+
+
+def read_sources(kind: FigureKind, runs: dict[str, Path]) -> tuple[Any, ...]:
+    """Open what a figure is drawn from: its one argument, or none."""
+    from isomargin.figures.sources import read_embeddings, read_metrics, read_models
+
+    match kind.source:
+        case "nothing":
+            return ()
+        case "models":
+            return (read_models(runs),)
+        case "metrics":
+            return ({name: read_metrics(path) for name, path in runs.items()},)
+        case "embeddings":
+            return ({name: read_embeddings(path) for name, path in runs.items()},)
+        case "evaluations":
+            return ({name: open_evaluation(path) for name, path in runs.items()},)
+        case "search":
+            raise InputError("it shows a search, and these are runs: experiments of kind margins draw it by themselves")

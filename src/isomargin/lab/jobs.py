@@ -1,0 +1,241 @@
+"""Doing the many runs of an experiment: one after another here, or several at the same time in processes of their own.
+
+A run's folder is locked while it is trained, so that two experiments at the same time train no run twice: what another
+process is at is left for the end, and then waited for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from isomargin.errors import AstrayError, InputError
+from isomargin.lab.experiment import PlannedRun
+from isomargin.lab.results import write_json
+from isomargin.training.recipe import Recipe, load_recipe
+from isomargin.training.run import RunFolder
+
+TIMES = "seconds.json"
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+Train = Callable[..., object]
+Report = Callable[[str], None]
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Busy:
+    """In place of a result: another process is at this task."""
+
+
+@dataclass(frozen=True)
+class Task(Generic[Result]):
+    """Something to do, which may be found done."""
+
+    name: str
+    do: Callable[[bool], Result | Busy]
+    """Is told whether to wait for another process that is at it; goes to another process if there are several."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What became of training a run."""
+
+    seconds: float | None
+    """It took, as far as is known."""
+    astray: str = ""
+    """Why it has no scores, if so."""
+
+
+def train_all(
+    runs: Sequence[PlannedRun], folder: Path, train: Train, jobs: int, report: Report
+) -> dict[Path, float | None]:
+    """Train what is missing of some runs; give the seconds of those that have scores, by `PlannedRun.folder`."""
+    task = partial(task_of, folder=folder, train=train)
+    there = [run for run in runs if RunFolder(folder / run.folder).finished]
+    done = {run.folder for run in there}
+    missing = [run for run in runs if run.folder not in done]
+    if there:
+        report(f"{len(there)} of {len(runs)} runs are there already")
+    trained = do_all([task(run) for run in there], 1, lambda sentence: None)
+    trained += do_all([task(run, workers=workers(jobs)) for run in missing], jobs, report)
+    by_folder = dict(zip([run.folder for run in (*there, *missing)], trained, strict=True))
+    seconds = {}
+    for run in runs:
+        became = by_folder[run.folder]
+        if became.astray:
+            report(f"note: {run.folder} has no scores, {became.astray}")
+        else:
+            seconds[run.folder] = became.seconds
+    return seconds
+
+
+def task_of(run: PlannedRun, folder: Path, train: Train, workers: int | None = None) -> Task[Trained]:
+    """Give the task of training a run."""
+    return Task(str(run.folder), partial(train_run, run, folder / run.folder, train, workers=workers))
+
+
+def train_run(run: PlannedRun, folder: Path, train: Train, wait: bool, *, workers: int | None) -> Trained | Busy:
+    """Train a run, go on with it, or find it finished."""
+    with locked(folder, wait) as free:
+        if not free:
+            return Busy()
+        path, times = RunFolder(folder), folder / TIMES
+        if not (path.recipe.is_file() or path.finished):
+            empty(folder)  # it was stopped before anything was kept
+        before = float(json.loads(times.read_text())["seconds"]) if times.is_file() else 0.0
+        if path.finished:
+            check_recipe(run.recipe, path)
+            return Trained(before or None)
+        begin = time.monotonic()
+        options = {} if workers is None else {"workers": workers}
+        try:
+            train(run.recipe, folder, resume=True, quiet=True, **options)
+        except AstrayError as error:
+            return Trained(None, str(error))
+        finally:
+            taken = before + time.monotonic() - begin
+            if path.recipe.is_file() or path.finished:
+                write_json(times, {"seconds": taken})
+        return Trained(taken)
+
+
+def empty(folder: Path) -> None:
+    """Delete what is in a folder, but not the folder, which is locked."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def check_recipe(recipe: Recipe, run: RunFolder) -> None:
+    """Refuse a finished run of another recipe: what an experiment says may have changed since it was trained."""
+    if not run.recipe.is_file():
+        return
+    before, now = (settings_of(each) for each in (load_recipe(run.recipe), recipe))
+    different = [name for name in now if before[name] != now[name]]
+    if different:
+        name = different[0]
+        raise InputError(
+            f"{run.path} was trained with another {name} ({before[name]} and not {now[name]}): move it away to train "
+            "it anew, or choose another --output"
+        )
+
+
+def settings_of(recipe: Recipe) -> dict[str, Any]:
+    """Give a recipe's settings but for its name, where its data are, and what follows from them."""
+    settings = recipe.model_dump(exclude={"name"})
+    settings["data"].pop("root", None)
+    settings["model"].pop("features", None)
+    return settings
+
+
+@contextmanager
+def locked(folder: Path, wait: bool) -> Iterator[bool]:
+    """Make a folder and keep other processes from locking it; give whether that was possible at once, or wait for it.
+
+    The lock goes with the process that has it. Where there are no such locks, nothing keeps anyone.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as name, locked(Path(name), False) as first, locked(Path(name), False) as second:
+    ...     first, second
+    (True, False)
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        import fcntl
+    except ImportError:
+        yield True
+        return
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            fcntl.flock(opened, fcntl.LOCK_UN)  # processes that were forked meanwhile would keep it
+    finally:
+        os.close(opened)
+
+
+# Several at a time
+
+
+def do_all(tasks: Sequence[Task[Result]], jobs: int, report: Report) -> list[Result]:
+    """Do tasks, `jobs` at a time, and give their results in order; those that others are at come last."""
+    results: dict[int, Result] = {}
+    left = list(range(len(tasks)))
+    for wait in (False, True):
+        busy = []
+        for number, result in do_some(tasks, left, wait, jobs, report):
+            if isinstance(result, Busy):
+                busy.append(number)
+            else:
+                results[number] = result
+        left = busy
+    return [results[number] for number in range(len(tasks))]
+
+
+def do_some(
+    tasks: Sequence[Task[Result]], numbers: Sequence[int], wait: bool, jobs: int, report: Report
+) -> Iterator[tuple[int, Result | Busy]]:
+    """Do some of the tasks, in this process or in others; give each number with its result as it comes."""
+
+    def tell(number: int) -> None:
+        report(f"run {number + 1} of {len(tasks)}: {tasks[number].name}")
+
+    if jobs == 1 or len(numbers) < 2:
+        for number in numbers:
+            tell(number)
+            yield number, tasks[number].do(wait)
+        return
+    with processes(min(jobs, len(numbers)), threads(jobs)) as pool:
+        begun: dict[Future[Result | Busy], int] = {
+            pool.submit(tasks[number].do, wait): number for number in sorted(numbers)
+        }
+        for future in as_completed(begun):
+            tell(begun[future])
+            yield begun[future], future.result()
+
+
+@contextmanager
+def processes(number: int, threads_each: int) -> Iterator[ProcessPoolExecutor]:
+    """Give a pool of processes with so many threads each; on an error what has not begun is dropped."""
+    # Libraries read these when they are imported, which in a new process is before anything could be called there.
+    before = {name: os.environ.get(name) for name in THREADS}
+    os.environ.update(dict.fromkeys(THREADS, str(threads_each)))
+    pool = ProcessPoolExecutor(number, mp_context=get_context("spawn"))
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def threads(jobs: int) -> int:
+    """Give how many threads each of several processes has: its share of the cores, at least one."""
+    return max(1, (os.cpu_count() or 1) // jobs)
+
+
+def workers(jobs: int) -> int | None:
+    """Give how many processes decode images for each of several runs: those of `train` itself for a single one."""
+    return None if jobs == 1 else threads(jobs)

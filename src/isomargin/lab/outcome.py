@@ -1,0 +1,50 @@
+"""What an experiment leaves behind: a table in three forms, every run's numbers, and the recipes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from isomargin.files import atomic_write
+from isomargin.lab.experiment import Experiment
+from isomargin.lab.results import write_json
+from isomargin.lab.tables import Table, as_csv, as_latex, as_markdown, published_part
+from isomargin.training.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of an experiment, whatever its kind."""
+
+    table: Table
+    runs: list[dict[str, Any]]
+    """All that the table was made from, by name."""
+    recipes: dict[str, Recipe] = field(default_factory=dict)
+    """By the names of their files, without a suffix."""
+
+
+def write_outcome(outcome: Outcome, experiment: Experiment, folder: Path) -> None:
+    """Write runs.json, table.md, table.tex, table.csv and recipes/*.yaml."""
+    folder.mkdir(parents=True, exist_ok=True)
+    table = outcome.table
+    write_json(folder / "runs.json", outcome.runs)
+    write_text(folder / "table.md", as_markdown(table.heads, table.lines) + published_part(experiment))
+    write_text(folder / "table.tex", as_latex(table.heads, table.lines))
+    write_text(folder / "table.csv", as_csv(table.numbers))
+    if outcome.recipes:
+        (folder / "recipes").mkdir(exist_ok=True)
+    for name, recipe in outcome.recipes.items():
+        without_place(recipe).save(folder / "recipes" / f"{name}.yaml")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file of text, whole or not at all."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def without_place(recipe: Recipe) -> Recipe:
+    """Give a recipe without where its data were: that is this machine's affair."""
+    data = {name: value for name, value in recipe.data.items() if name != "root"}
+    return recipe.model_copy(update={"data": data})

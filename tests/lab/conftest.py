@@ -1,0 +1,63 @@
+"""A lab of the tests' own: experiments on the toy's patterns."""
+
+from contextlib import contextmanager
+
+import pytest
+import yaml
+
+from isomargin.lab import experiment
+
+SETTINGS = {
+    "settings": {
+        "toy": {
+            "recipe": "omniglot",
+            "data": "patterns",
+            "changes": [
+                "data={name: omniglot}",
+                "model={backbone: small_conv, dimensions: 8}",
+                "batch={classes: 6, images_per_class: 2}",
+                "epochs=0.25",
+                "evaluation.far=[0.05, 0.2]",
+            ],
+        },
+        "birds": {"recipe": "cub-lite0", "data": "cub"},
+        "cars": {"recipe": "cars-resnet50-recall-at-k", "data": "cars"},
+    },
+    "choices": {
+        "loss": {"smooth_ap": ["loss.base={name: smooth_ap}"], "arcface": ["loss.base={name: arcface}"]},
+        "training": {"plain": [], "tcm": ["loss.regularizer={name: tcm}"]},
+    },
+}
+AXES = {"loss": ["smooth_ap", "arcface"], "training": ["plain", "tcm"]}
+
+
+@contextmanager
+def lab(folder):
+    """Put experiments into a lab of their own: `add(name, **fields)`; the plan `toy` is there unless given."""
+    (folder / "experiments").mkdir(parents=True)
+    (folder / "settings.yaml").write_text(yaml.safe_dump(SETTINGS))
+
+    def add(name, **fields):
+        plans = {"toy": {"settings": ["toy"], "axes": AXES, "seeds": 2}}
+        content = {"title": name, "plans": plans, **fields}
+        (folder / "experiments" / f"{name}.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+        return experiment.load_experiment(name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experiment, "FOLDER", folder)
+        experiment.load_settings.cache_clear()
+        yield add
+    experiment.load_settings.cache_clear()
+
+
+@pytest.fixture
+def add(tmp_path):
+    with lab(tmp_path / "lab") as put:
+        yield put
+
+
+@pytest.fixture(scope="module")
+def add_for_all(tmp_path_factory):
+    """Do so for all tests of a module."""
+    with lab(tmp_path_factory.mktemp("shared") / "lab") as put:
+        yield put

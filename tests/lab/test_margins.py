@@ -1,0 +1,81 @@
+"""Searches of margins with several seeds: the means decide, whatever single seeds would have picked."""
+
+import json
+import math
+
+import pytest
+from pretended_training import Trainer
+
+from isomargin.lab.margins import find
+from isomargin.lab.reproduce import reproduce
+from isomargin.training.recipe import Recipe, load_recipe
+from isomargin.training.tuned import Tuned, TunedRun
+
+MARGINS = {"positive": [0.9, 0.7], "negative": [0.5], "weights": [1, 2], "held_out": 0.4}
+
+
+def search(*opis, recall=(0.8, 0.8, 0.8)):
+    recipe = Recipe(
+        name="a", data={}, model={}, loss={"base": "smooth_ap", "regularizer": {"name": "tcm", "weight": 9}}
+    )
+    points = (("baseline", None, None), ("0.9-0.5", 0.9, 0.5), ("0.7-0.5", 0.7, 0.5))
+    rows = [
+        TunedRun(name, positive, negative, positive and 1.0, at_1, value, 0.1, 0.4, picked=name == "0.9-0.5")
+        for (name, positive, negative), at_1, value in zip(points, recall, opis, strict=True)
+    ]
+    return Tuned(tuple(rows), recipe)
+
+
+def test_the_point_that_is_best_in_the_mean_is_picked():
+    found = find("toy", {}, {0: search(3e-3, 1.9e-3, 2e-3), 1: search(3e-3, 1.9e-3, 1e-3)}, tolerance=0.01)
+    assert found.picked.name == "0.7-0.5"
+    assert found.picked.opis == pytest.approx(1.5e-3)
+    assert found.baseline.opis == pytest.approx(3e-3)
+    assert [row.picked for row in found.rows] == [False, False, True]
+    assert found.recipe.loss.regularizer == {
+        "name": "tcm",
+        "positive_margin": 0.7,
+        "negative_margin": 0.5,
+        "weight": 1.0,
+    }
+
+
+def test_a_point_that_loses_recall_in_the_mean_or_went_astray_once_is_not_picked():
+    good, poor = search(3e-3, 2e-3, 1e-3), search(3e-3, 2e-3, 1e-3, recall=(0.8, 0.8, 0.7))
+    assert find("toy", {}, {0: good, 1: good}, 0.01).picked.name == "0.7-0.5"
+    assert find("toy", {}, {0: good, 1: poor}, 0.01).picked.name == "0.9-0.5"
+    astray = search(3e-3, 2e-3, math.nan, recall=(0.8, 0.8, math.nan))
+    assert find("toy", {}, {0: good, 1: astray}, 0.01).picked.name == "0.9-0.5"
+
+
+def test_every_seed_is_a_search_that_is_found_again(add, tmp_path):
+    class SearchTrainer(Trainer):
+        def __call__(self, recipe, folder, check_images, **options):
+            assert recipe.evaluation.held_out == 0.4
+            assert not recipe.evaluation.test
+            super().__call__(recipe, folder, **options)
+
+    plan = {"settings": ["toy"], "axes": {"loss": ["smooth_ap", "arcface"]}, "seeds": 2, "margins": MARGINS}
+    add("margins", kind="margins", plans={"toy": plan})
+    trainer = SearchTrainer()
+    rows = reproduce("margins", tmp_path / "runs", tmp_path / "results", scale="toy", train=trainer)
+    assert len(trainer.trained) == 2 * 2 * (1 + 4)
+    assert tmp_path / "runs" / "toy" / "margins" / "arcface" / "seed-1" / "0.7-0.5-w2" in trainer.trained
+    assert reproduce("margins", tmp_path / "runs", tmp_path / "results", scale="toy", train=trainer) == rows
+    assert len(trainer.trained) == 2 * 2 * (1 + 4)
+
+    place = tmp_path / "results" / "margins"
+    runs = json.loads((place / "runs.json").read_text())
+    assert len(runs) == 20
+    assert {(run["loss"], run["seed"]) for run in runs} == {
+        (loss, n) for loss in ("smooth_ap", "arcface") for n in (0, 1)
+    }
+    row = next(row for row in rows if row["loss"] == "arcface")
+    own = [run for run in runs if run["loss"] == "arcface"]
+    mean = sum(run["opis"] for run in own if run["name"] == "baseline") / 2
+    assert row["opis without TCM"] == pytest.approx(mean)
+    assert f"{1e3 * mean:.3g}" in (place / "table.md").read_text()
+    recipe = load_recipe(place / "recipes" / "toy-arcface.yaml")
+    assert recipe.loss.regularizer["positive_margin"] == row["positive_margin"]
+    assert recipe.evaluation.test
+    assert (place / "margins_grid-toy-arcface.png").stat().st_size > 1000
