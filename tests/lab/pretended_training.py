@@ -1,5 +1,6 @@
 """Training that takes no time: embeddings drawn by the recipe's seed and losses."""
 
+import os
 import warnings
 from functools import cache
 
@@ -43,3 +44,10 @@ class Trainer:
         folder.mkdir(parents=True, exist_ok=True)
         recipe.save(folder / "recipe.yaml")
         evaluated(recipe.seed, spread_of(recipe)).save(folder / "evaluation.json")
+
+
+def note_process(recipe, folder, resume, quiet, workers):
+    """In place of training in another process: leave which one it was."""
+    recipe.save(folder / "recipe.yaml")
+    (folder / "process.txt").write_text(f"{os.getpid()} {workers}")
+    (folder / "evaluation.json").write_text("{}")

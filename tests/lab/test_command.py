@@ -20,6 +20,7 @@ from isomargin.lab.reproduce import reproduce
         (["base-losses", "--scale", "toy", "--settings", "moon"], "settings"),
         (["base-losses", "--jobs", "0"], "jobs"),
         (["all", "--settings", "toy"], "leave them out to run all"),
+        (["base-losses", "--scale", "toy", "--jobs", "2", "--devices", "2"], "jobs is 2 and devices is 2"),
     ],
     ids=str,
 )
@@ -73,3 +74,22 @@ def test_all_goes_on_after_what_cannot_be_run_and_names_it_at_the_end(run, add, 
     assert (code, asked) == (2, ["birds", "losses"])
     assert out.endswith("## losses\n\na table\n")
     assert err.splitlines()[-2:] == ["isomargin: 1 of 2 experiments could not be run", "  birds: birds need cub"]
+
+
+def test_devices_are_passed_on_and_torchrun_is_refused(run, add, tmp_path, monkeypatch):
+    add("losses")
+    given = []
+
+    def fake(name, output, results, **options):
+        given.append(options["devices"])
+        (results / name).mkdir(parents=True)
+        (results / name / "table.md").write_text("a table\n")
+
+    monkeypatch.setattr(module, "reproduce", fake)
+    arguments = ("reproduce", "losses", "--scale", "toy", "--results", tmp_path, "--devices", 3)
+    assert run(*arguments)[0] == 0
+    assert given == [3]
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    code, _, err = run(*arguments)
+    assert (code, given) == (2, [3])
+    assert "start it without torchrun, with --devices" in err

@@ -81,3 +81,31 @@ def test_points_are_drawn_of_all_seeds(add, tmp_path, monkeypatch):
     draw(tmp_path)
     assert [model.name for model in models] == ["plain seed 0", "plain seed 1", "tcm seed 0", "tcm seed 1"]
     assert [model.opis for model in models[:2]] == [evaluated(seed, 0.7).opis for seed in (0, 1)]
+
+
+def test_the_seed_that_is_drawn_is_the_first_that_all_have(add, shown, tmp_path):
+    add("drawn", figures=[{"figure": "recorded"}])
+    astray = {(0, "arcface"), (1, "smooth_ap")}
+    _, notes = draw(tmp_path / "one", lambda recipe: (recipe.seed, recipe.loss.base["name"]) in {(0, "arcface")})
+    (every, _) = shown.pop()
+    assert list(every) == ["smooth_ap plain", "smooth_ap tcm", "arcface plain", "arcface tcm"]
+    assert every["smooth_ap plain"].opis == evaluated(1, 0.5).opis
+    assert not [note for note in notes if "recorded" in note]
+
+    _, notes = draw(tmp_path / "two", lambda recipe: (recipe.seed, recipe.loss.base["name"]) in astray)
+    (some, _) = shown.pop()
+    assert list(some) == ["plain", "tcm"]
+    assert some["plain"].opis == evaluated(0, 0.5).opis
+    assert notes[-1] == (
+        "note: recorded-toy.png is drawn without arcface+plain, arcface+tcm: no scores with the seed that is shown"
+    )
+
+
+def test_a_fault_of_a_figure_is_not_taken_for_a_bad_option(add, tmp_path, monkeypatch):
+    def faulty(evaluations):
+        return len(3)
+
+    monkeypatch.setitem(registry.FIGURES, "faulty", FigureKind(faulty, "evaluations", "nothing"))
+    add("drawn", figures=[{"figure": "faulty"}])
+    with pytest.raises(TypeError, match="has no len"):
+        draw(tmp_path)

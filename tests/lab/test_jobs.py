@@ -1,14 +1,19 @@
 """Several at a time: each with its share of the cores, none twice, what others are at last."""
 
+import fcntl
 import os
 import threading
+from errno import EBADF, ENOLCK
 from functools import partial
+from pathlib import Path
 
 import pytest
+from pretended_training import note_process
 
 import isomargin as im
 from isomargin import checks
-from isomargin.lab.jobs import Busy, Task, do_all, locked, threads
+from isomargin.lab.experiment import planned_runs
+from isomargin.lab.jobs import Busy, Task, do_all, locked, threads, train_all
 
 
 def test_each_process_has_its_share_of_the_cores_and_leaves_this_one_as_it_was(monkeypatch):
@@ -66,3 +71,36 @@ def test_a_locked_folder_can_be_waited_for(tmp_path):
         order.append("released")
     thread.join()
     assert order == ["free False", "released", "then True"]
+
+
+@pytest.mark.parametrize("number", [EBADF, ENOLCK])
+@pytest.mark.parametrize("wait", [False, True])
+def test_where_a_folder_cannot_be_locked_work_goes_on_without(tmp_path, monkeypatch, number, wait):
+    def refuse(opened, operation):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with locked(tmp_path / "run", wait) as free:
+        assert free
+    with pytest.raises(OSError, match="its own"), locked(tmp_path / "run", wait):
+        raise OSError("its own")
+
+
+def test_a_process_that_was_killed_is_told_with_how_to_go_on():
+    tasks = [Task("killed", os._exit), Task("killed too", os._exit)]
+    with pytest.raises(im.InputError, match="was killed, perhaps for want of memory: run the same command again"):
+        do_all(tasks, 2, lambda sentence: None)
+
+
+def test_runs_are_trained_in_other_processes_with_their_share_of_workers(add, tmp_path):
+    experiment = add("losses")
+    runs = planned_runs(experiment, "toy", 1, {"patterns": Path("somewhere")})[:3]
+    said = []
+    seconds = train_all(runs, tmp_path, note_process, 2, said.append)
+    assert list(seconds) == [run.folder for run in runs]
+    assert all(each > 0 for each in seconds.values())
+    noted = [(tmp_path / run.folder / "process.txt").read_text().split() for run in runs]
+    assert str(os.getpid()) not in {process for process, _ in noted}
+    assert {workers for _, workers in noted} == {str(threads(2))}
+    assert sorted(said) == [f"run {number + 1} of 3: {run.folder}" for number, run in enumerate(runs)]
+    assert train_all(runs, tmp_path, None, 2, said.append) == seconds

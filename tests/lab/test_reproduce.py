@@ -13,8 +13,11 @@ import isomargin as im
 from isomargin.lab import reproduce as module
 from isomargin.lab.experiment import planned_runs
 from isomargin.lab.reproduce import reproduce
+from isomargin.lab.tables import as_latex
 from isomargin.measure.seeds import compare_seeds
 from isomargin.training.recipe import load_recipe
+from isomargin.training.run import RunFolder
+from isomargin.training.state import claim
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +57,9 @@ def test_rows_are_means_over_seeds_and_differences_those_of_compare_seeds(made):
 
 
 def test_tables_hold_the_rows_in_every_form(made):
-    table = (made.place / "table.md").read_text().splitlines()
+    *table, empty, note = (made.place / "table.md").read_text().splitlines()
     assert len(table) == len(made.rows) + 2
+    assert (empty, note[:25]) == ("", "Changes are against plain")
     assert all(line.count("|") == table[0].count("|") for line in table)
     row = row_of(made.rows, loss="smooth_ap", training="tcm")
     line = next(each for each in table if "| smooth_ap | tcm |" in each)
@@ -87,7 +91,8 @@ def test_every_run_has_its_scores_and_its_recipe_without_where_the_data_were(mad
 def test_rows_of_seeds_stand_above_their_mean_and_deviation(add, tmp_path):
     add("seeds", rows="seeds", columns=["opis"], against={"training": "plain"})
     reproduce("seeds", tmp_path / "runs", tmp_path / "results", scale="toy", seeds=3, train=Trainer())
-    heads, _, *lines = (tmp_path / "results" / "seeds" / "table.md").read_text().splitlines()
+    table = (tmp_path / "results" / "seeds" / "table.md").read_text().split("\n\n")[0]
+    heads, _, *lines = table.splitlines()
     assert heads == "| setting | loss | training | seed | OPIS ×1e-3 | change |"
     assert len(lines) == 4 * (3 + 1)
     values = [1e3 * evaluated(seed, 0.1).opis for seed in range(3)]
@@ -153,13 +158,97 @@ def test_settings_with_the_same_features_share_them(monkeypatch, tmp_path):
     one = {"backbone": "tf_efficientnet_lite0"}
     settings = {
         "heads": Setting(recipe="cub-lite0", data="cub", features=one),
-        "closed": Setting(recipe="cub-lite0", data="cub", features=one, split="given"),
+        "closed": Setting(recipe="cub-lite0", data="cub", features=one, split="given", closed=True),
         "other": Setting(recipe="cub-lite0", data="cub", features={"backbone": "tf_efficientnet_lite1"}),
     }
     made = []
     monkeypatch.setattr(module, "load_settings", lambda: (settings, {}))
-    monkeypatch.setattr(module, "make_features", lambda name, images, folder, model, report: made.append(folder.name))
+    monkeypatch.setattr(module, "make_features", lambda *given: made.append((given[2].name, given[5])))
     places = {name: module.prepare(name, tmp_path, {"cub": tmp_path}, print)[name] for name in settings}
-    assert made == ["heads", "heads", "other"]
+    assert made == [("heads", False), ("heads", True), ("other", False)]
     assert places["heads"] == tmp_path / "features" / "heads" / "all.npz"
     assert places["closed"] == tmp_path / "features" / "heads" / "given"
+
+
+def runs_of(place):
+    return {(run["loss"], run["training"], run["seed"]): run for run in json.loads((place / "runs.json").read_text())}
+
+
+def test_what_went_astray_is_trained_again_with_other_settings_only(add, tmp_path, monkeypatch):
+    add("losses", against={"training": "plain"})
+
+    def run(trainer):
+        notes = []
+        options = {"scale": "toy", "seeds": 1, "train": trainer, "report": notes.append}
+        reproduce("losses", tmp_path / "runs", tmp_path / "results", **options)
+        return "\n".join(notes)
+
+    run(Trainer(astray=lambda recipe: bool(recipe.loss.regularizer)))
+    again = Trainer()
+    notes = run(again)
+    assert again.trained == []
+    assert "4 of 4 runs are there already" in notes
+    assert notes.count("has no scores, the loss is nan by step 3 (known from astray.json in its folder") == 2
+    path = tmp_path / "runs" / "toy" / "arcface+tcm" / "seed-0"
+    content = json.loads((path / "astray.json").read_text())
+    content["settings"]["epochs"] = 99.0
+    (path / "astray.json").write_text(json.dumps(content))
+    assert "arcface+tcm/seed-0 has no scores" not in run(again)
+    assert again.trained == [path]
+    assert not (path / "astray.json").exists()
+
+
+def test_seconds_of_a_run_that_went_on_after_a_kill_are_not_known(add, tmp_path):
+    add("losses")
+    options = {"scale": "toy", "seeds": 1, "train": Trainer()}
+    reproduce("losses", tmp_path / "runs", tmp_path / "results", **options)
+    for name, before in (("smooth_ap+tcm", None), ("arcface+tcm", 1000.0)):
+        folder = tmp_path / "runs" / "toy" / name / "seed-0"
+        (folder / "evaluation.json").unlink()
+        (folder / "seconds.json").unlink()
+        (folder / "checkpoints").mkdir()
+        (folder / "checkpoints" / "step-000000003.ckpt").touch()
+        if before:  # it was stopped in order
+            (folder / "seconds.json").write_text(json.dumps({"seconds": before}))
+    seen = []
+
+    class Watching(Trainer):
+        def __call__(self, recipe, folder, **rest):
+            seen.append((folder / "seconds.json").exists())
+            super().__call__(recipe, folder, **rest)
+
+    for train in (Watching(), Trainer()):  # found again, it is as little known
+        reproduce("losses", tmp_path / "runs", tmp_path / "results", **{**options, "train": train})
+        runs = runs_of(tmp_path / "results" / "losses")
+        assert runs["smooth_ap", "tcm", 0]["seconds"] is None
+        assert 1000 < runs["arcface", "tcm", 0]["seconds"] < 1100
+        assert 0 < runs["smooth_ap", "plain", 0]["seconds"] < 100
+    assert seen == [False, False]  # a second kill would leave a time that is too short
+
+
+def test_an_unfinished_run_goes_on_after_its_data_have_moved(add, tmp_path):
+    class Claiming(Trainer):
+        def __call__(self, recipe, folder, resume, **rest):
+            claim(RunFolder(folder), recipe, resume)
+            super().__call__(recipe, folder, **rest)
+
+    add("losses")
+    first, second = Claiming(), Claiming()
+    reproduce("losses", tmp_path / "runs", tmp_path / "results", scale="toy", seeds=1, train=first)
+    (tmp_path / "runs").rename(tmp_path / "moved")  # the toy's data lie there
+    folder = tmp_path / "moved" / "toy" / "smooth_ap+tcm" / "seed-0"
+    (folder / "evaluation.json").unlink()
+    reproduce("losses", tmp_path / "moved", tmp_path / "results", scale="toy", seeds=1, train=second)
+    assert second.trained == [folder]
+    assert load_recipe(folder).data["root"] == str(tmp_path / "moved" / "data" / "patterns")
+    (folder / "evaluation.json").unlink()
+    load_recipe(folder, ["optimizer.learning_rate=0.5"]).save(folder / "recipe.yaml")
+    with pytest.raises(im.InputError, match="begun with another optimizer"):
+        reproduce("losses", tmp_path / "moved", tmp_path / "results", scale="toy", seeds=1, train=second)
+
+
+def test_latex_has_no_letter_that_it_cannot_set():
+    text = as_latex(["m⁺", "m⁻", "OPIS ×1e-3"], [["1–2", "−3 ± 1", "R² 5′ a^b~c\\d {50%}"]])
+    assert text.isascii()
+    assert "m$^+$ & m$^-$ & OPIS $\\times$1e-3" in text
+    assert "1--2 & $-$3 $\\pm$ 1 & R$^2$ 5$'$ a\\^{}b\\~{}c\\textbackslash{}d \\{50\\%\\}" in text

@@ -18,6 +18,7 @@ from isomargin.losses import (
     make_loss,
     share,
 )
+from isomargin.training.large_batch import large_batch_backward
 
 
 @pytest.fixture
@@ -244,3 +245,41 @@ def test_a_regularizer_that_is_satisfied_takes_no_share(batch):
 def test_shares_that_mean_nothing_are_refused(batch, config, sentence):
     with pytest.raises(InputError, match=sentence):
         make_loss(config)(*batch)
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 12])
+def test_a_share_in_chunks_gives_the_gradient_of_the_whole_batch(batch, chunk):
+    images, labels = batch[0].detach(), batch[1]
+    model = torch.nn.Linear(6, 4).double()
+
+    def gradients(step):
+        model.zero_grad()
+        loss = SmoothAPLoss(0.1) + share(TCMLoss(0.9, 0.2), 0.3)
+        value = step(loss)
+        return value.detach(), model.weight.grad.clone(), loss.values["tcm.weight"]
+
+    def whole(loss):
+        value = loss(model(images), labels)
+        value.backward()
+        return value
+
+    expected = gradients(whole)
+    assert expected[2] > 0
+    in_chunks = gradients(lambda loss: large_batch_backward(model, images, labels, loss, chunk))
+    torch.testing.assert_close(in_chunks, expected)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1e-6])  # whose derivatives are 0 in half precision
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_a_share_of_half_precision_is_that_of_its_cast_to_float32(batch, dtype, factor):
+    half = batch[0].detach().to(dtype)
+    values, gradients = [], []
+    for embeddings in (half.clone(), half.float()):
+        loss = factor * SmoothAPLoss(0.1) + share(TCMLoss(0.9, 0.2), 0.3)
+        value, gradient = value_and_gradient(loss, embeddings.requires_grad_(), batch[1])
+        assert gradient.dtype == embeddings.dtype
+        values.append((value, loss.values["tcm.weight"]))
+        gradients.append(gradient.to(dtype))
+    assert values[0][1] > 0
+    torch.testing.assert_close(*values, rtol=1e-6, atol=0.0)
+    torch.testing.assert_close(*gradients, rtol=1e-6 + torch.finfo(dtype).eps, atol=1e-6 * factor)

@@ -1,11 +1,13 @@
 """The command that runs the paper's experiments."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from isomargin.commands.training import Devices
 from isomargin.errors import InputError
 
 ALL = "all"
@@ -23,8 +25,12 @@ def reproduce(
     ] = None,
     settings: Annotated[str | None, typer.Option(help="Only these of the experiment's settings, with commas.")] = None,
     output: Annotated[Path, typer.Option(help="Folder of the runs, which experiments share.")] = Path("runs/lab"),
-    results: Annotated[Path, typer.Option(help="Folder that tables are written to.")] = Path("results"),
+    results: Annotated[
+        Path | None,
+        typer.Option(help="Folder that tables are written to: results, of other scales than small results/SCALE."),
+    ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Runs to train at the same time, with a share of the cores.")] = 1,
+    devices: Devices = 1,
     list_them: Annotated[bool, typer.Option("--list", help="Say what experiments there are.")] = False,
 ) -> None:
     """Run an experiment of the paper, or go on with it, and write its table.
@@ -41,7 +47,12 @@ def reproduce(
         return
     if name is None:
         raise InputError("the name of an experiment is needed, `isomargin reproduce NAME`: see --list")
+    if any(os.environ.get(each, "1") != "1" for each in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")):
+        raise InputError(
+            "reproduce starts the processes of every run by itself: start it without torchrun, with --devices"
+        )
     wanted, failed = as_scale(scale), []
+    results = results or Path("results" if wanted == "small" else f"results/{wanted}")
     chosen = None if settings is None else [each.strip() for each in settings.split(",") if each.strip()]
     if name == ALL and chosen is not None:
         raise InputError("--settings are those of one experiment: leave them out to run all")
@@ -60,6 +71,7 @@ def reproduce(
                 data=places,
                 settings=chosen,
                 jobs=jobs,
+                devices=devices,
                 report=lambda sentence: print(sentence, file=sys.stderr, flush=True),
             )
         except InputError as error:

@@ -8,6 +8,7 @@ A run of an experiment is a setting, one choice of every axis, and a seed. A cho
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import product
@@ -52,10 +53,18 @@ class Setting(_Part):
     settings that have the same."""
     split: Literal["by_class", "given"] = "by_class"
     """Of features: all images together, to be divided by class; or as the images' folders train and test have them."""
+    closed: bool = False
+    """Of features whose split is given: all classes must be in both parts."""
     about: str = ""
     """In a few words, for the tables."""
     choices: dict[str, dict[str, list[Choice]]] = {}
     """By axis and choice, what it means here, in place of what it means everywhere."""
+
+    @model_validator(mode="after")
+    def _closed_where_a_split_is_given(self) -> Self:
+        if self.closed and (self.features is None or self.split != "given"):
+            raise ValueError("closed is of features whose split is given: say so in the recipe's data otherwise")
+        return self
 
 
 class Margins(_Part):
@@ -326,7 +335,7 @@ def location(name: str, setting: Setting, data: Mapping[str, Path]) -> list[str]
     if setting.data is None:
         return list(setting.changes)
     key = name if setting.features is not None and name in data else setting.data
-    return [*setting.changes, f"data.root={data[key]}"]
+    return [*setting.changes, f"data.root={json.dumps(str(data[key]))}"]
 
 
 def changes_of(setting: Setting, chosen: Mapping[str, str]) -> Sequence[str]:

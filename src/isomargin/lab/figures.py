@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ def draw_figures(
     place: Path,
     report: Callable[[str], None],
 ) -> None:
-    """Draw every figure of an experiment for every setting; what cannot be drawn is told and left out.
+    """Draw every figure of an experiment for every setting; what cannot be drawn or shown is told and left out.
 
     Args:
         experiment: which.
@@ -33,19 +34,26 @@ def draw_figures(
         finished: those that have scores.
         folder: of all runs.
         place: that the pictures are written to.
-        report: is given a sentence on each that cannot be drawn.
+        report: is given a sentence on each that cannot be drawn, or not of all runs.
     """
     drawn: set[Path] = set()
+    with_scores = {run.folder for run in finished}
     for wanted in experiment.figures:
         for setting in dict.fromkeys(run.setting for run in planned):
             path = file_of(wanted.figure, setting, place, drawn)
             drawn.add(path)
-            chosen = [run for run in finished if run.setting == setting and fits(run.choices, wanted.runs)]
+            fitting = [run for run in planned if run.setting == setting and fits(run.choices, wanted.runs)]
             try:
-                draw_figure(wanted, chosen, folder, path)
+                shown = draw_figure(wanted, [run for run in fitting if run.folder in with_scores], folder, path)
             except InputError as error:
                 path.unlink(missing_ok=True)  # one of before would be taken for this one
                 report(f"note: {path.name} is not drawn, {error}")
+                continue
+            left_out = dict.fromkeys(run.variant for run in fitting if run.variant not in shown)
+            if left_out:
+                report(
+                    f"note: {path.name} is drawn without {', '.join(left_out)}: no scores with the seed that is shown"
+                )
 
 
 def file_of(figure: str, setting: str, place: Path, drawn: set[Path]) -> Path:
@@ -62,23 +70,44 @@ def file_of(figure: str, setting: str, place: Path, drawn: set[Path]) -> Path:
     return path
 
 
-def draw_figure(wanted: ExperimentFigure, runs: Sequence[PlannedRun], folder: Path, path: Path) -> None:
-    """Draw one figure of some runs, those of the first seed unless all can be shown."""
+def draw_figure(wanted: ExperimentFigure, runs: Sequence[PlannedRun], folder: Path, path: Path) -> set[str]:
+    """Draw one figure of some runs, those of one seed unless all can be shown; give the choices that it shows."""
     from isomargin.figures.registry import find_figure
     from isomargin.figures.style import save
 
     kind = find_figure(wanted.figure)
+    check_options(kind, wanted.options)
     if not runs:
         raise InputError("no run that it shows has scores")
     if not (kind.name in ALL_SEEDS and len(runs) <= MOST_POINTS):
-        first = min(run.seed for run in runs)
-        runs = [run for run in runs if run.seed == first]
+        runs = of_one_seed(runs)
     sources = read_sources(kind, dict(zip(names_of(runs), (folder / run.folder for run in runs), strict=True)))
-    try:
-        figure: Any = kind.draw(*sources, **wanted.options)
-    except TypeError as error:
-        raise InputError(f"its options are {wanted.options}, which it does not take ({error})") from error
+    figure: Any = kind.draw(*sources, **wanted.options)
     save(figure, path)
+    return {run.variant for run in runs}
+
+
+def check_options(kind: FigureKind, options: dict[str, Any]) -> None:
+    """Refuse options that a figure's function does not take."""
+    source = () if kind.source == "nothing" else (None,)
+    try:
+        inspect.signature(kind.draw).bind(*source, **options)
+    except TypeError as error:
+        raise InputError(f"its options are {options}, which it does not take ({error})") from error
+
+
+def of_one_seed(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+    """Give the runs of the smallest seed that all choices have scores with; if there is none, that most have.
+
+    >>> made = [PlannedRun.model_construct(setting="a", choices={"loss": loss}, seed=seed)
+    ...         for loss, seed in (("x", 0), ("x", 1), ("x", 2), ("y", 1), ("y", 2))]
+    >>> [(run.variant, run.seed) for run in of_one_seed(made)]
+    [('x', 1), ('y', 1)]
+    """
+    by_seed: dict[int, list[PlannedRun]] = {}
+    for run in runs:
+        by_seed.setdefault(run.seed, []).append(run)
+    return max((by_seed[seed] for seed in sorted(by_seed)), key=len)
 
 
 def names_of(runs: Sequence[PlannedRun]) -> list[str]:

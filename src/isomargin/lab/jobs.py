@@ -12,6 +12,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -21,11 +22,13 @@ from typing import Any, Generic, TypeVar
 
 from isomargin.errors import AstrayError, InputError
 from isomargin.lab.experiment import PlannedRun
-from isomargin.lab.results import write_json
+from isomargin.lab.results import without_nan, write_json
+from isomargin.training.checkpoint import find_checkpoints
 from isomargin.training.recipe import Recipe, load_recipe
 from isomargin.training.run import RunFolder
 
 TIMES = "seconds.json"
+ASTRAY = "astray.json"
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 Train = Callable[..., object]
@@ -62,7 +65,7 @@ def train_all(
 ) -> dict[Path, float | None]:
     """Train what is missing of some runs; give the seconds of those that have scores, by `PlannedRun.folder`."""
     task = partial(task_of, folder=folder, train=train)
-    there = [run for run in runs if RunFolder(folder / run.folder).finished]
+    there = [run for run in runs if is_there(run, folder / run.folder)]
     done = {run.folder for run in there}
     missing = [run for run in runs if run.folder not in done]
     if there:
@@ -80,34 +83,87 @@ def train_all(
     return seconds
 
 
+def is_there(run: PlannedRun, folder: Path) -> bool:
+    """Tell whether a run is finished, or known to lead nowhere."""
+    return RunFolder(folder).finished or astray_before(run.recipe, folder / ASTRAY) is not None
+
+
 def task_of(run: PlannedRun, folder: Path, train: Train, workers: int | None = None) -> Task[Trained]:
     """Give the task of training a run."""
     return Task(str(run.folder), partial(train_run, run, folder / run.folder, train, workers=workers))
 
 
 def train_run(run: PlannedRun, folder: Path, train: Train, wait: bool, *, workers: int | None) -> Trained | Busy:
-    """Train a run, go on with it, or find it finished."""
+    """Train a run, go on with it, or find it finished or astray."""
     with locked(folder, wait) as free:
         if not free:
             return Busy()
-        path, times = RunFolder(folder), folder / TIMES
-        if not (path.recipe.is_file() or path.finished):
-            empty(folder)  # it was stopped before anything was kept
-        before = float(json.loads(times.read_text())["seconds"]) if times.is_file() else 0.0
+        path, note = RunFolder(folder), folder / ASTRAY
         if path.finished:
             check_recipe(run.recipe, path)
-            return Trained(before or None)
-        begin = time.monotonic()
+            return Trained(seconds_of(path))
+        sentence = astray_before(run.recipe, note)
+        if sentence is not None:
+            return Trained(None, f"{sentence} (known from {ASTRAY} in its folder: delete that to train it again)")
+        if note.is_file() or not path.recipe.is_file():
+            empty(folder)  # it led nowhere with other settings, or was stopped before anything was kept
+        tell_place(run.recipe, path)
         options = {} if workers is None else {"workers": workers}
-        try:
-            train(run.recipe, folder, resume=True, quiet=True, **options)
-        except AstrayError as error:
-            return Trained(None, str(error))
-        finally:
+        return go_on(run.recipe, path, partial(train, quiet=True, **options))
+
+
+def go_on(recipe: Recipe, run: RunFolder, train: Train) -> Trained:
+    """Train what is missing of a run; keep how long that took, all in all, or that it led nowhere."""
+    resumed = bool(find_checkpoints(run.checkpoints))
+    before = seconds_of(run) if resumed else 0.0
+    (run.path / TIMES).unlink(missing_ok=True)  # a kill would leave a time that is too short
+    taken: float | None = None
+    begin = time.monotonic()
+    try:
+        train(recipe, run.path, resume=True)
+    except AstrayError as error:
+        write_astray(recipe, error, run.path / ASTRAY)
+        return Trained(None, str(error))
+    finally:
+        if before is not None and (run.recipe.is_file() or run.finished):
             taken = before + time.monotonic() - begin
-            if path.recipe.is_file() or path.finished:
-                write_json(times, {"seconds": taken})
-        return Trained(taken)
+            write_json(run.path / TIMES, {"seconds": taken})
+    return Trained(taken)
+
+
+def seconds_of(run: RunFolder) -> float | None:
+    """Give how long a run has been trained so far; None where a part of it is not known."""
+    path = run.path / TIMES
+    return float(json.loads(path.read_text(encoding="utf-8"))["seconds"]) if path.is_file() else None
+
+
+def astray_before(recipe: Recipe, note: Path) -> str | None:
+    """Give why training by a recipe has no scores, if it was tried before and a note of it is there."""
+    if not note.is_file():
+        return None
+    content = json.loads(note.read_text(encoding="utf-8"))
+    same = content["settings"] == json.loads(json.dumps(without_nan(settings_of(recipe))))
+    return str(content["sentence"]) if same else None
+
+
+def write_astray(recipe: Recipe, error: AstrayError, note: Path) -> None:
+    """Keep why training by a recipe has no scores: with the same settings it would go astray again."""
+    note.parent.mkdir(parents=True, exist_ok=True)
+    write_json(note, {"sentence": str(error), "settings": settings_of(recipe)})
+
+
+def tell_place(recipe: Recipe, run: RunFolder) -> None:
+    """Have the recipe in a run's folder say where its data are now, if they have moved since it was begun.
+
+    Training goes on with the recipe that it was begun with alone, places too. Whether the data are the same it tells
+    by their classes and files, which its checkpoint knows.
+    """
+    if not run.recipe.is_file():
+        return
+    before = load_recipe(run.recipe)
+    known, now = ({name: each for name, each in one.data.items() if name != "root"} for one in (before, recipe))
+    if known == now and before.data != recipe.data:
+        before.model_copy(update={"data": recipe.data}).save(run.recipe)
 
 
 def empty(folder: Path) -> None:
@@ -145,7 +201,8 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
 def locked(folder: Path, wait: bool) -> Iterator[bool]:
     """Make a folder and keep other processes from locking it; give whether that was possible at once, or wait for it.
 
-    The lock goes with the process that has it. Where there are no such locks, nothing keeps anyone.
+    The lock goes with the process that has it. Where there are no such locks, as on some file systems of networks,
+    nothing keeps anyone.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as name, locked(Path(name), False) as first, locked(Path(name), False) as second:
@@ -159,16 +216,20 @@ def locked(folder: Path, wait: bool) -> Iterator[bool]:
         yield True
         return
     opened = os.open(folder, os.O_RDONLY)
+    free, held = True, False
     try:
         try:
             fcntl.flock(opened, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = True
         except BlockingIOError:
-            yield False
-            return
+            free = False
+        except OSError:
+            pass  # NFS locks no folder (EBADF), others nothing at all (ENOSYS, ENOLCK)
         try:
-            yield True
+            yield free
         finally:
-            fcntl.flock(opened, fcntl.LOCK_UN)  # processes that were forked meanwhile would keep it
+            if held:
+                fcntl.flock(opened, fcntl.LOCK_UN)  # processes that were forked meanwhile would keep it
     finally:
         os.close(opened)
 
@@ -204,13 +265,19 @@ def do_some(
             tell(number)
             yield number, tasks[number].do(wait)
         return
-    with processes(min(jobs, len(numbers)), threads(jobs)) as pool:
-        begun: dict[Future[Result | Busy], int] = {
-            pool.submit(tasks[number].do, wait): number for number in sorted(numbers)
-        }
-        for future in as_completed(begun):
-            tell(begun[future])
-            yield begun[future], future.result()
+    try:
+        with processes(min(jobs, len(numbers)), threads(jobs)) as pool:
+            begun: dict[Future[Result | Busy], int] = {
+                pool.submit(tasks[number].do, wait): number for number in sorted(numbers)
+            }
+            for future in as_completed(begun):
+                tell(begun[future])
+                yield begun[future], future.result()
+    except BrokenProcessPool as error:
+        raise InputError(
+            "a process that trained was killed, perhaps for want of memory: run the same command again, it goes on; "
+            "with fewer --jobs it needs less"
+        ) from error
 
 
 @contextmanager

@@ -5,25 +5,44 @@ FOLDER/SETTING/margins/CHOICES/seed-0/    a search a folder, as `isomargin tune`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from isomargin.errors import InputError
+from isomargin.errors import AstrayError, InputError
 from isomargin.lab.experiment import Margins, PlannedRun
-from isomargin.lab.jobs import Busy, Report, Task, Train, do_all, locked, workers
+from isomargin.lab.jobs import (
+    Busy,
+    Report,
+    Task,
+    Train,
+    astray_before,
+    do_all,
+    locked,
+    tell_place,
+    workers,
+    write_astray,
+)
 from isomargin.lab.outcome import Outcome
 from isomargin.lab.results import grouped
 from isomargin.lab.tables import Table, shown, signs
 from isomargin.training.recipe import Recipe
-from isomargin.training.tune import pick, tune
-from isomargin.training.tuned import Tuned, TunedRun
+from isomargin.training.run import RunFolder
+from isomargin.training.tune import pick, run_name, tune
+from isomargin.training.tuned import Tuned, TunedRun, has_scores
 
 SCORES = ("recall_at_1", "opis", "epsilon_opis", "map_at_r")
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """In place of what a search has found: all its grid went astray."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +64,12 @@ class Found:
         return "-".join([self.setting, "+".join(self.choices.values())]) if self.choices else self.setting
 
     @property
+    def share(self) -> float | None:
+        """By which TCM is weighed, in place of a weight; None where it has one."""
+        regularizer = self.recipe.loss.regularizer
+        return regularizer.get("share") if isinstance(regularizer, dict) else None
+
+    @property
     def picked(self) -> TunedRun:
         """The point that was picked."""
         return next(row for row in self.rows if row.picked)
@@ -57,21 +82,32 @@ class Found:
 
 def search_margins(
     margins: Margins, runs: Sequence[PlannedRun], folder: Path, train: Train, jobs: int, report: Report
-) -> list[Found]:
-    """Search by every recipe of an experiment, or go on with it; a seed is a search of its own."""
-    tasks = [
+) -> tuple[list[Found], list[str]]:
+    """Search by every recipe of an experiment, or go on with it; a seed is a search of its own.
+
+    Returns: what was found, and sentences on the recipes that nothing was found for.
+    """
+    tasks: list[Task[Tuned | Nothing]] = [
         Task(str(path), partial(search, run.recipe, folder / path, margins, train, workers=workers(jobs)))
         for run, path in ((run, folder_of(run)) for run in runs)
     ]
     searched = do_all(tasks, jobs, report)
     by_folder = {run.folder: tuned for run, tuned in zip(runs, searched, strict=True)}
     for run in runs:
-        for note in by_folder[run.folder].notes:
+        tuned = by_folder[run.folder]
+        for note in ("all its grid went astray",) if isinstance(tuned, Nothing) else tuned.notes:
             report(f"note: {folder_of(run)}: {note}")
-    return [
-        find(setting, dict(choices), {run.seed: by_folder[run.folder] for run in group}, margins.tolerance)
-        for (setting, choices), group in grouped(runs).items()
-    ]
+    found, missing = [], []
+    for (setting, choices), group in grouped(runs).items():
+        searches = {run.seed: by_folder[run.folder] for run in group}
+        picked = find(setting, dict(choices), searches, margins.tolerance)
+        if picked is None:
+            name = " ".join([setting, *(choice for _, choice in choices)])
+            missing.append(f"{name} is missing: no point of its grid has scores with every seed, training went astray.")
+            report(f"note: {missing[-1]}")
+        else:
+            found.append(picked)
+    return found, missing
 
 
 def folder_of(run: PlannedRun) -> Path:
@@ -81,37 +117,81 @@ def folder_of(run: PlannedRun) -> Path:
 
 def search(
     recipe: Recipe, folder: Path, margins: Margins, train: Train, wait: bool, *, workers: int | None
-) -> Tuned | Busy:
+) -> Tuned | Nothing | Busy:
     """Search with one seed."""
     options: dict[str, Any] = {} if workers is None else {"workers": workers}
     with locked(folder, wait) as free:
         if not free:
             return Busy()
-        return tune(
-            recipe,
-            folder,
-            margins.positive,
-            margins.negative,
-            margins.weights,
-            held_out=margins.held_out,
-            tolerance=margins.tolerance,
-            train=train,
-            quiet=True,
-            **options,
-        )
+        for begun in folder.glob("*/recipe.yaml"):
+            tell_place(recipe, RunFolder(begun.parent))
+        astray: set[str] = set()
+        try:
+            return tune(
+                recipe,
+                folder,
+                margins.positive,
+                margins.negative,
+                margins.weights,
+                held_out=margins.held_out,
+                tolerance=margins.tolerance,
+                train=partial(train_point, train, astray),
+                quiet=True,
+                **options,
+            )
+        except InputError:
+            if astray.issuperset(grid_names(margins)):
+                return Nothing()
+            raise
 
 
-def find(setting: str, choices: dict[str, str], searches: dict[int, Tuned], tolerance: float) -> Found:
-    """Average the grid over seeds and pick from the means; a point that went astray with any seed is not picked."""
-    rows = [mean_run(same) for same in zip(*(each.rows for each in searches.values()), strict=True)]
+def train_point(train: Train, astray: set[str], recipe: Recipe, folder: Path, **options: Any) -> None:
+    """Train one point of a grid, unless it went astray before; add it to those that did."""
+    note = folder.with_name(f"astray-{folder.name}.json")  # a search may empty the folder
+    try:
+        sentence = astray_before(recipe, note)
+        if sentence is not None:
+            raise AstrayError(sentence)
+        train(recipe, folder, **options)
+    except AstrayError as error:
+        astray.add(folder.name)
+        write_astray(recipe, error, note)
+        raise
+
+
+def grid_names(margins: Margins) -> list[str]:
+    """Name the folders of a grid's points.
+
+    >>> grid_names(Margins(positive=(0.9, 0.4), negative=(0.5, 0.3)))
+    ['0.9-0.5', '0.9-0.3', '0.4-0.3']
+    """
+    every = product(margins.weights or (None,), margins.positive, margins.negative)
+    return [run_name(positive, negative, weight) for weight, positive, negative in every if positive >= negative]
+
+
+def find(
+    setting: str, choices: dict[str, str], searches: Mapping[int, Tuned | Nothing], tolerance: float
+) -> Found | None:
+    """Average the grid over seeds and pick from the means; a point that went astray with any seed is not picked.
+
+    Returns None where that leaves nothing to pick from.
+    """
+    tuned = {seed: each for seed, each in searches.items() if isinstance(each, Tuned)}
+    if len(tuned) < len(searches):
+        return None
+    rows = [mean_run(same) for same in zip(*(each.rows for each in tuned.values()), strict=True)]
+    if not any(has_scores(row) for row in rows):
+        return None
     chosen = pick(rows, tolerance)
     rows = [replace(row, picked=row is chosen) for row in rows]
-    recipe = next(iter(searches.values())).recipe
-    regularizer = recipe.loss.regularizer
-    assert isinstance(regularizer, dict)
-    picked = {name: getattr(chosen, name) for name in ("positive_margin", "negative_margin", "weight")}
-    loss = recipe.loss.model_copy(update={"regularizer": {**regularizer, **picked}})
-    return Found(setting, choices, searches, tuple(rows), recipe.model_copy(update={"loss": loss}))
+    recipe = next(iter(tuned.values())).recipe
+    assert isinstance(recipe.loss.regularizer, dict)
+    regularizer = {name: value for name, value in recipe.loss.regularizer.items() if name != "weight"}
+    regularizer |= {"positive_margin": chosen.positive_margin, "negative_margin": chosen.negative_margin}
+    if "share" not in regularizer:
+        regularizer["weight"] = chosen.weight
+    loss = recipe.loss.model_copy(update={"regularizer": regularizer})
+    return Found(setting, choices, tuned, tuple(rows), recipe.model_copy(update={"loss": loss}))
 
 
 def mean_run(same: Sequence[TunedRun]) -> TunedRun:
@@ -127,7 +207,7 @@ def mean_run(same: Sequence[TunedRun]) -> TunedRun:
     return replace(same[0], picked=False, **means)
 
 
-def margins_outcome(found: Sequence[Found]) -> Outcome:
+def margins_outcome(found: Sequence[Found], notes: Sequence[str] = ()) -> Outcome:
     """Give the table of what was picked, every point of every search, and the recipes with the picked margins."""
     axes = list(dict.fromkeys(axis for each in found for axis in each.choices))
     scores = [
@@ -136,26 +216,32 @@ def margins_outcome(found: Sequence[Found]) -> Outcome:
     heads = ["setting", *axes, "seeds", "m⁺", "m⁻", "weight", *scores]
     lines = [[each.setting, *(each.choices.get(axis, "") for axis in axes), *cells_of(each)] for each in found]
     runs = [
-        {"setting": each.setting, **each.choices, "seed": seed, **asdict(row)}
+        {"setting": each.setting, **each.choices, "seed": seed, **asdict(row), **weight_values(each, row)}
         for each in found
         for seed, tuned in each.searches.items()
         for row in tuned.rows
     ]
-    return Outcome(
-        Table(heads, lines, [numbers_of(each) for each in found]), runs, {each.name: each.recipe for each in found}
-    )
+    table = Table(heads, lines, [numbers_of(each) for each in found])
+    return Outcome(table, runs, {each.name: each.recipe for each in found}, tuple(notes))
+
+
+def weight_values(found: Found, row: TunedRun) -> dict[str, Any]:
+    """Give the weight of TCM at a point; where it is weighed by a share that, and no weight."""
+    share = None if row.is_baseline else found.share
+    return {"weight": row.weight} if share is None else {"weight": None, "share": share}
 
 
 def cells_of(found: Found) -> list[str]:
     """Write one search's part of a line."""
     base, picked = found.baseline, found.picked
-    settings = (picked.positive_margin, picked.negative_margin, picked.weight)
     recall = 100 * (picked.recall_at_1 - base.recall_at_1)
     return [
         str(len(found.searches)),
-        *(f"{each:g}" for each in settings if each is not None),
+        f"{picked.positive_margin:g}",
+        f"{picked.negative_margin:g}",
+        f"{picked.weight:g}" if found.share is None else f"share {found.share:g}",
         *(shown("recall@1", each.recall_at_1) for each in (base, picked)),
-        signs(f"{recall:+.2f}"),
+        "–" if math.isnan(recall) else signs(f"{recall:+.2f}"),
         *(shown("opis", each.opis) for each in (base, picked)),
         signs(f"{100 * (picked.opis / base.opis - 1):+.0f}%") if base.opis > 0 else "–",
     ]
@@ -170,7 +256,7 @@ def numbers_of(found: Found) -> dict[str, Any]:
         "seeds": len(found.searches),
         "positive_margin": picked.positive_margin,
         "negative_margin": picked.negative_margin,
-        "weight": picked.weight,
+        **weight_values(found, picked),
         **{name: getattr(picked, name) for name in SCORES},
         **{f"{name} without TCM": getattr(base, name) for name in SCORES},
     }

@@ -22,14 +22,19 @@ class Outcome:
     """All that the table was made from, by name."""
     recipes: dict[str, Recipe] = field(default_factory=dict)
     """By the names of their files, without a suffix."""
+    notes: tuple[str, ...] = ()
+    """Sentences that stand below the table."""
 
 
 def write_outcome(outcome: Outcome, experiment: Experiment, folder: Path) -> None:
-    """Write runs.json, table.md, table.tex, table.csv and recipes/*.yaml."""
+    """Write runs.json, table.md, table.tex, table.csv and recipes/*.yaml; what was there of another call is deleted."""
     folder.mkdir(parents=True, exist_ok=True)
+    for old in (*folder.glob("*.png"), *folder.glob("recipes/*.yaml")):
+        old.unlink()
     table = outcome.table
     write_json(folder / "runs.json", outcome.runs)
-    write_text(folder / "table.md", as_markdown(table.heads, table.lines) + published_part(experiment))
+    notes = "".join(f"\n{each}\n" for each in outcome.notes)
+    write_text(folder / "table.md", as_markdown(table.heads, table.lines) + notes + published_part(experiment))
     write_text(folder / "table.tex", as_latex(table.heads, table.lines))
     write_text(folder / "table.csv", as_csv(table.numbers))
     if outcome.recipes:

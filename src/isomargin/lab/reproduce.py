@@ -8,11 +8,13 @@ RESULTS/NAME/                             runs.json  table.md  table.tex  table.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 from isomargin import checks
+from isomargin.errors import InputError
+from isomargin.lab.devices import train_on_devices
 from isomargin.lab.experiment import (
     Experiment,
     Plan,
@@ -31,7 +33,7 @@ from isomargin.lab.margins import draw_margins, margins_outcome, search_margins
 from isomargin.lab.outcome import Outcome, write_outcome
 from isomargin.lab.ranges import make_range_tables, write_ranges
 from isomargin.lab.results import make_rows, run_values
-from isomargin.lab.tables import make_table
+from isomargin.lab.tables import make_table, notes_of
 from isomargin.lab.toy import write_toy_data
 from isomargin.measure.evaluation import Evaluation
 from isomargin.training import loop
@@ -50,6 +52,7 @@ def reproduce(
     data: Mapping[str, Path] | None = None,
     settings: Sequence[str] | None = None,
     jobs: int = 1,
+    devices: int = 1,
     train: Train = loop.train,
     report: Report = lambda sentence: None,
 ) -> list[dict[str, Any]]:
@@ -64,12 +67,17 @@ def reproduce(
         data: where data sets are that do not come with the package, by name.
         settings: of the experiment's settings, only these.
         jobs: how many runs are trained at the same time, in processes of their own; 1 is in this one.
+        devices: how many train each run together, each in a process of its own; features are made by one.
         train: trains one run; to be called like `loop.train`.
         report: is given a sentence at a time on how it goes.
 
     Returns: the table's rows, as in table.csv.
     """
-    checks.whole(jobs, "jobs")
+    if checks.whole(jobs, "jobs") > 1 and checks.whole(devices, "devices") > 1:
+        raise InputError(f"jobs is {jobs} and devices is {devices}: runs at the same time would share them, give one")
+    if devices > 1:
+        train = partial(train_on_devices if train is loop.train else train, devices=devices)
+    folder = folder.resolve()  # features lie in it, and a run keeps where its data are
     experiment = load_experiment(name)
     plan = plan_of(experiment, scale)
     data = write_toy_data(folder / "data") if scale == "toy" else dict(data or {})
@@ -85,6 +93,8 @@ def reproduce(
     elif experiment.kind == "cost":
         from isomargin.lab.cost import cost_outcome, measure_cost
 
+        if devices > 1:
+            report("note: times are measured on one device")
         outcome = cost_outcome(experiment, measure_cost(plan, runs, report))
         write_outcome(outcome, experiment, place)
     else:
@@ -101,7 +111,7 @@ def prepare(name: str, folder: Path, data: Mapping[str, Path], report: Report) -
     same = (each for each, its in known.items() if (its.data, its.features) == (setting.data, setting.features))
     made = folder / "features" / next(same)
     with locked(made, wait=True):
-        make_features(setting.data, data[setting.data], made, setting.features, report)
+        make_features(setting.data, data[setting.data], made, setting.features, report, setting.closed)
     return {name: made / ("given" if setting.split == "given" else "all.npz")}
 
 
@@ -127,6 +137,7 @@ def run_trainings(
         make_table(experiment, rows),
         [run_values(result) for row in rows for result in row.results],
         {f"{run.setting}-{run.variant}": run.recipe for run in runs if run.seed == 0},
+        notes_of(rows, {name: setting.about for name, setting in load_settings()[0].items()}),
     )
     write_outcome(outcome, experiment, place)
     if experiment.ranges:
@@ -147,8 +158,8 @@ def run_margins(
 ) -> Outcome:
     """Search, pick, and write tables, then heat maps."""
     assert plan.margins is not None
-    found = search_margins(plan.margins, runs, folder, train, jobs, report)
-    outcome = margins_outcome(found)
+    found, missing = search_margins(plan.margins, runs, folder, train, jobs, report)
+    outcome = margins_outcome(found, missing)
     write_outcome(outcome, experiment, place)
     draw_margins(found, plan.margins.tolerance, place)
     return outcome

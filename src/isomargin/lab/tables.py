@@ -27,6 +27,23 @@ TITLES = {
 }
 THOUSANDTHS = ("opis", "debiased_opis", "epsilon_opis")
 SHARES = ("eer", "map_at_r", "mean_utility")
+LATEX = {
+    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "^": r"\^{}",
+    "~": r"\~{}",
+    "−": "$-$",
+    "×": r"$\times$",
+    "±": r"$\pm$",
+    "⁺": "$^+$",
+    "⁻": "$^-$",
+    "²": "$^2$",
+    "′": "$'$",
+    "–": "--",
+    "τ": r"$\tau$",
+    "ε": r"$\varepsilon$",
+}
+"""What LaTeX would read, or pdflatex has no letter for."""
 
 
 def title(column: str) -> str:
@@ -46,11 +63,19 @@ def shown(column: str, value: float) -> str:
     """
     if math.isnan(value):
         return "–"
+    digits = ".2f" if unit(column) == 100 else ".3g"
+    return signs(f"{unit(column) * value:{digits}}")
+
+
+def unit(column: str) -> float:
+    """Give what a column's values are multiplied by.
+
+    >>> unit("opis"), unit("recall@1"), unit("far_threshold_spread")
+    (1000.0, 100.0, 1.0)
+    """
     if column in THOUSANDTHS:
-        return f"{1e3 * value:.3g}"
-    if column.startswith("recall@") or column in SHARES:
-        return f"{100 * value:.2f}"
-    return f"{value:.3g}"
+        return 1e3
+    return 100.0 if column.startswith("recall@") or column in SHARES else 1.0
 
 
 def change(difference: Difference) -> str:
@@ -62,12 +87,14 @@ def change(difference: Difference) -> str:
     '−30% (−40 to −10)'
     >>> change(Difference("recall@1", 0.9, 0.899, moved, None, 0.01))
     '−0.10 (−0.20 to −0.05)'
+    >>> change(Difference("debiased_opis", 0.0001, -0.0009, moved, None, 0.01))
+    '−1.00 (−2.00 to −0.50)'
     """
     if difference.change is not None:
         of = difference.change
         return signs(f"{100 * of.value:+.0f}% ({100 * of.low:+.0f} to {100 * of.high:+.0f})")
-    of = difference.difference
-    return signs(f"{100 * of.value:+.2f} ({100 * of.low:+.2f} to {100 * of.high:+.2f})")
+    of, scale = difference.difference, unit(difference.score)
+    return signs(f"{scale * of.value:+.2f} ({scale * of.low:+.2f} to {scale * of.high:+.2f})")
 
 
 def signs(text: str) -> str:
@@ -108,6 +135,28 @@ def make_table(experiment: Experiment, rows: Sequence[Row]) -> Table:
         lines.append([*begin, which, *flat(cells, columns, changed)])
         numbers.append({**row_values(row), "seed": "mean"} if by_seed else row_values(row))
     return Table(heads, lines, numbers)
+
+
+def notes_of(rows: Sequence[Row], about: Mapping[str, str]) -> tuple[str, ...]:
+    """Say what the settings of some rows are, by name, and what stands in brackets."""
+    names = dict.fromkeys(row.setting for row in rows)
+    notes = [f"{name}: {about[name]}." for name in names if about.get(name)]
+    if any(row.differences for row in rows):
+        single = any(row.seeds == 1 for row in rows if row.differences)
+        over = "classes; how much seeds differ a single one cannot tell" if single else "classes and seeds"
+        notes.append(f"Changes are against {against(rows)}, in brackets their 95% intervals over {over}.")
+    return tuple(notes)
+
+
+def against(rows: Sequence[Row]) -> str:
+    """Name what rows are held against, by the choices that they have not in common.
+
+    >>> from types import SimpleNamespace as row
+    >>> against([row(choices={"loss": "a", "training": "tcm"}, against="a+plain")])
+    'plain'
+    """
+    held = [(row.choices, row.against.split("+")) for row in rows if row.against is not None]
+    return ", ".join(dict.fromkeys(each for own, base in held for each in base if each not in own.values()))
 
 
 def flat(cells: Sequence[list[str]], columns: Sequence[str], changed: Sequence[str]) -> list[str]:
@@ -176,14 +225,12 @@ def as_latex(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def latex_text(text: str) -> str:
-    r"""Escape what LaTeX would read.
+    r"""Escape what LaTeX would read, and write signs that it has no letter for as it does.
 
-    >>> latex_text("smooth_ap, 10% − 2")
-    'smooth\\_ap, 10\\% $-$ 2'
+    >>> latex_text("smooth_ap, 10% − 2"), latex_text("m⁺ 1–2")
+    ('smooth\\_ap, 10\\% $-$ 2', 'm$^+$ 1--2')
     """
-    for mark in "&%$#_{}":
-        text = text.replace(mark, f"\\{mark}")
-    return text.replace("−", "$-$").replace("×", r"$\times$").replace("±", r"$\pm$")
+    return "".join(LATEX.get(each, each) for each in text)
 
 
 def as_csv(numbers: Sequence[Mapping[str, Any]]) -> str:

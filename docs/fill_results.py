@@ -1,0 +1,104 @@
+"""Write the tables of docs/results.md from results/*/table.csv, so that no number is copied by hand.
+
+    python docs/fill_results.py
+
+A table stands between two comments, of which the first says what it shows:
+
+    <!-- table: base-losses setting=cub-heads rows=loss across=training:plain,tcm columns=recall@1,opis -->
+    <!-- end -->
+
+`rows` are the axes whose choices are rows, `across` an axis and the choices of it that stand beside each other: the
+first with its scores, the others with their changes and 95% intervals against it. Without `across` every row has its
+scores and their changes. Other settings, such as `setting=` and `loss=`, choose among the rows of the file.
+"""
+
+import csv
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "results.md"
+TABLE = re.compile(r"<!-- table: (?P<name>\S+) (?P<settings>[^>]*?) -->\n(?P<old>.*?)<!-- end -->", re.S)
+NAMES = {
+    "proxy_nca": "ProxyNCA",
+    "arcface": "ArcFace",
+    "smooth_ap": "Smooth-AP",
+    "recall_at_k": "RS@k",
+    "proxy_anchor": "ProxyAnchor",
+    "soft_triple": "SoftTriple",
+    "tcm": "TCM",
+    "both": "alignment and TCM",
+    "lower_rate": "lower rate",
+    "opis": "OPIS",
+    "debiased_opis": "OPIS without noise",
+    "epsilon_opis": "10%-OPIS",
+    "far_threshold_spread": "threshold spread",
+}
+THOUSANDTHS = ("opis", "debiased_opis", "epsilon_opis")
+
+
+def name(text: str) -> str:
+    """Give a choice or a column as a reader knows it."""
+    return NAMES.get(text, text.replace("_", " "))
+
+
+def score(row: dict[str, str], column: str) -> str:
+    """Write a score."""
+    value = float(row[column])
+    if column in THOUSANDTHS:
+        return f"{1e3 * value:.3g}e-3"
+    return f"{100 * value:.1f}%" if column.startswith("recall@") else f"{value:.3g}"
+
+
+def change(row: dict[str, str], column: str) -> str:
+    """Write a change with its interval: of OPIS and its kin a share, of rates points."""
+    if row.get(f"{column} change"):
+        value, low, high = (100 * float(row[f"{column} change{part}"]) for part in ("", " low", " high"))
+        text = f"{value:+.0f}% ({low:+.0f} to {high:+.0f})"
+    elif row.get(f"{column} difference"):
+        value, low, high = (100 * float(row[f"{column} difference{part}"]) for part in ("", " low", " high"))
+        text = f"{value:+.2f} ({low:+.2f} to {high:+.2f})"
+    else:
+        return ""
+    return text.replace("-", "−")
+
+
+def table(experiment: str, wanted: dict[str, str]) -> str:
+    """Make a table."""
+    with (ROOT / "results" / experiment / "table.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if all(wanted.get(each) in (None, row[each]) for each in row)]
+    by, columns = wanted["rows"].split(","), wanted["columns"].split(",")
+    axis, _, listed = wanted.get("across", "").partition(":")
+    choices = listed.split(",") if listed else [""]
+    heads = [*by]
+    for number, choice in enumerate(choices):
+        heads += [f"{name(choice)}: {name(column)}" if choice else name(column) for column in columns]
+        if not choice and number == 0:
+            heads += [f"{name(column)} change" for column in columns if any(change(row, column) for row in rows)]
+    lines = []
+    for key in dict.fromkeys(tuple(row[each] for each in by) for row in rows):
+        same = [row for row in rows if tuple(row[each] for each in by) == key]
+        cells = [name(each) for each in key]
+        for number, choice in enumerate(choices):
+            (row,) = (each for each in same if not choice or each[axis] == choice)
+            cells += [score(row, each) if number == 0 else change(row, each) for each in columns]
+            if not choice:
+                cells += [change(row, each) for each in columns if any(change(every, each) for every in rows)]
+        lines.append(cells)
+    parts = [heads, ["---"] * len(heads), *lines]
+    return "".join("| " + " | ".join(line) + " |\n" for line in parts)
+
+
+def filled(page: str) -> str:
+    """Give the page with its tables made anew."""
+
+    def fill(found: re.Match[str]) -> str:
+        wanted = dict(each.split("=", 1) for each in found["settings"].split())
+        head = found[0][: found[0].index("-->") + 4]
+        return f"{head}{table(found['name'], wanted)}<!-- end -->"
+
+    return TABLE.sub(fill, page)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,95 @@
+"""Training one run on several devices, in processes that are started anew for it.
+
+The first of a run's processes starts the others by its own command line. That of an experiment would run the whole
+experiment again; so each run is trained by a command of its own, `python -m isomargin.lab.devices TASK`, which reads
+what to do from a folder and writes there what has stopped it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from isomargin.errors import AstrayError, InputError
+from isomargin.lab.results import write_json
+from isomargin.training import loop
+from isomargin.training.devices import first_process, interruptions
+from isomargin.training.recipe import Recipe, load_recipe
+
+RECIPE, OPTIONS, STOPPED = "recipe.yaml", "options.json", "stopped.json"
+SECONDS = 0.5  # between looks at whether this process was asked to stop
+
+
+def train_on_devices(recipe: Recipe, folder: Path, *, devices: int, **options: Any) -> None:
+    """Train as `loop.train` does, on several devices; what stops it is raised here."""
+    with TemporaryDirectory() as name:
+        task = Path(name)
+        recipe.save(task / RECIPE)
+        write_json(task / OPTIONS, {"folder": str(folder), "devices": devices, **options})
+        with interruptions() as interrupted:
+            code = run(task, interrupted)
+        if (task / STOPPED).is_file():
+            raise_again(json.loads((task / STOPPED).read_text(encoding="utf-8")))
+        if interrupted():
+            raise KeyboardInterrupt("stopped")
+        if code != 0:
+            raise InputError(
+                f"the {devices} processes that trained {folder} ended with code {code}: what they printed says why, "
+                "and the same command goes on"
+            )
+
+
+def run(task: Path, interrupted: Callable[[], bool]) -> int:
+    """Run a task in a process of its own and give its exit code; a request to stop is passed on to it."""
+    # In a session of its own: Ctrl-C would else come twice, from the terminal and from here, which ends it at once.
+    process = subprocess.Popen([sys.executable, "-m", __spec__.name, str(task)], start_new_session=True)
+    told = False
+    try:
+        while True:
+            try:
+                return process.wait(SECONDS)
+            except subprocess.TimeoutExpired:
+                if interrupted() and not told:
+                    told = True
+                    process.terminate()
+    finally:
+        with suppress(ProcessLookupError):  # none is left, as it should be; others would wait for the first one
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def raise_again(stopped: dict[str, Any]) -> None:
+    """Raise what has stopped a task."""
+    if stopped["kind"] == "interrupted":
+        raise KeyboardInterrupt(stopped["sentence"])
+    kind = AstrayError if stopped["kind"] == "astray" else InputError
+    raise kind(stopped["sentence"], stopped["details"])
+
+
+def do_task(task: Path) -> int:
+    """Train as a task says; give the exit code."""
+    options = json.loads((task / OPTIONS).read_text(encoding="utf-8"))
+    try:
+        loop.train(load_recipe(task / RECIPE), options.pop("folder"), **options)
+    except InputError as error:
+        kind = "astray" if isinstance(error, AstrayError) else "refused"
+        if first_process():
+            write_json(task / STOPPED, {"kind": kind, "sentence": str(error), "details": list(error.details)})
+        return 1
+    except KeyboardInterrupt as stop:
+        # All stop together. An error code of another process would end the first one, which is still saving.
+        if first_process():
+            write_json(task / STOPPED, {"kind": "interrupted", "sentence": str(stop)})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(do_task(Path(sys.argv[1])))
