@@ -271,8 +271,8 @@ def class_alignment(
     ref_labels=None,
     chosen=None,
     positive_weight=50.0,
-    negative_weight=50.0,
-    temperature=0.1,
+    negative_weight=0.0,
+    temperature=0.3,
     scale_free=False,
 ):
     found = queries(embeddings, labels, ref_emb, ref_labels, chosen)

@@ -188,10 +188,10 @@ def lengths(batch, *parts):
 
 
 def test_a_share_makes_the_gradient_that_long_in_every_batch_whatever_the_scale(batch):
-    base, regularizer = SmoothAPLoss(0.1), ClassAlignmentLoss(temperature=0.3)
+    base, regularizer = SmoothAPLoss(0.1), ClassAlignmentLoss()
     of_base, own = (value_and_gradient(part, *batch)[1] for part in (base, regularizer))
     for factor in (1.0, 1e-3, 1e4):
-        loss = factor * base + share(ClassAlignmentLoss(50 * factor**2, 50 * factor**2, 0.3), 0.3)
+        loss = factor * base + share(ClassAlignmentLoss(50 * factor**2), 0.3)
         value, gradient = value_and_gradient(loss, *batch)
         expected = factor * of_base + 0.3 * factor * of_base.norm() / own.norm() * own
         torch.testing.assert_close(gradient, expected)

@@ -58,9 +58,10 @@ CASES = [
     ("triplet", {"margin": 1.3, "reduction": "all"}),
     ("triplet", {"margin": 1.3}),
     ("class_alignment", {}),
+    ("class_alignment", {"negative_weight": 50.0, "temperature": 0.1}),
     ("class_alignment", {"temperature": 0.5, "positive_weight": 3.0, "negative_weight": 0.0}),
     ("class_alignment", {"positive_weight": 0.0, "negative_weight": 2.0}),
-    ("class_alignment", {"scale_free": True, "temperature": 0.3}),
+    ("class_alignment", {"scale_free": True, "negative_weight": 50.0}),
 ]
 
 
@@ -597,7 +598,7 @@ def test_class_alignment_of_two_classes_is_what_a_hand_computes():
     # Both classes have the same negatives; their positives have 0.6 and 1, so the variance is 0.2 squared.
     for run in (definitions.class_alignment, make("class_alignment")):
         assert float(run(rows, labels)) == pytest.approx(50 * 0.04, abs=1e-12)
-    negative = 0.1 * math.log((2 * math.exp(0) + 2 * math.exp(8)) / 4)
+    negative = 0.3 * math.log((2 * math.exp(0) + 2 * math.exp(0.8 / 0.3)) / 4)
     scale_free = 50 * 0.04 / (0.8 - negative) ** 2
     assert float(definitions.class_alignment(rows, labels, scale_free=True)) == pytest.approx(scale_free, abs=1e-9)
     assert float(make("class_alignment", scale_free=True)(rows, labels)) == pytest.approx(scale_free, abs=1e-9)

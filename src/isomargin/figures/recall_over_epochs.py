@@ -43,5 +43,7 @@ def recall_over_epochs(metrics: Mapping[str, pandas.DataFrame], column: str = "r
         points = table[["epoch", column]].dropna()
         axis.plot(points["epoch"].to_numpy(), points[column].to_numpy(), **style.look(number, marker=True), label=name)
     axis.set(xlabel="epoch", ylabel=style.label(column))
+    if axis.get_xlim()[1] > 2:  # else parts of an epoch are what there is to see
+        axis.xaxis.get_major_locator().set_params(integer=True)
     axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
