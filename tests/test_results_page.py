@@ -1,0 +1,45 @@
+"""The page of results holds the numbers of the committed results, and links to files that are there."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "results.md"
+
+
+@pytest.fixture(scope="module")
+def filler():
+    specification = importlib.util.spec_from_file_location("fill_results", ROOT / "docs" / "fill_results.py")
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def test_its_tables_are_those_of_the_results(filler):
+    page = PAGE.read_text(encoding="utf-8")
+    assert page.count("<!-- table:") == page.count("<!-- end -->") > 0
+    assert filler.filled(page) == page
+
+
+def test_a_table_is_made_of_the_numbers_in_the_csv(filler, tmp_path, monkeypatch):
+    place = tmp_path / "results" / "birds"
+    place.mkdir(parents=True)
+    heads = "setting,loss,training,opis,opis change,opis change low,opis change high,recall@1,recall@1 difference"
+    lines = ["a,smooth_ap,plain,0.0123,,,,0.5,,,", "a,smooth_ap,tcm,0.01,-0.2,-0.3,0.1,0.5,0.01,-0.002,0.022"]
+    text = "\n".join([f"{heads},recall@1 difference low,recall@1 difference high", *lines, "b,arcface,plain,1,,,,1,,,"])
+    (place / "table.csv").write_text(text)
+    monkeypatch.setattr(filler, "ROOT", tmp_path)
+    wanted = {"setting": "a", "rows": "loss", "across": "training:plain,tcm", "columns": "recall@1,opis"}
+    assert filler.table("birds", wanted).splitlines()[2:] == [
+        "| Smooth-AP | 50.0% | 12.3e-3 | +1.00 (−0.20 to +2.20) | −20% (−30 to +10) |"
+    ]
+
+
+def test_what_it_links_to_is_there():
+    links = re.findall(r"\]\((?!http)([^)#]+)", PAGE.read_text(encoding="utf-8"))
+    assert links
+    for link in links:
+        assert (PAGE.parent / link).exists(), link
