@@ -23,6 +23,7 @@ from isomargin.lab.experiment import (
     planned_runs,
 )
 from isomargin.lab.tables import TITLES
+from isomargin.training.recipe import load_recipe
 from isomargin.training.setup import make_recipe_loss
 
 DATA = {setting.data: Path("somewhere") for setting in load_settings()[0].values() if setting.data}
@@ -137,3 +138,18 @@ def test_all_data_that_are_missing_are_named_at_once_with_what_is_needed_besides
     assert "--data cub=FOLDER --data cars=FOLDER" in sentence
     assert sentence.endswith("eight GPUs for a week")
     assert list(find_settings(plan, ["toy"], {"patterns": Path("somewhere")})) == ["toy"]
+
+
+HEADS = [name for name in load_settings()[0] if "-heads" in name and name != "cub-heads-epochs"]  # that has one weight
+
+
+@pytest.mark.parametrize("setting", HEADS)
+@pytest.mark.parametrize("loss", ["proxy_nca", "arcface", "smooth_ap", "recall_at_k", "proxy_anchor", "soft_triple"])
+def test_both_is_the_alignment_and_the_same_tcm(setting, loss):
+    chosen = load_settings()[0][setting]
+
+    def regularizer(training):
+        changes = [*chosen.changes, *changes_of(chosen, {"loss": loss, "training": training})]
+        return load_recipe(chosen.recipe, changes).loss.regularizer
+
+    assert regularizer("both") == [regularizer("alignment"), regularizer("tcm")]
