@@ -44,10 +44,15 @@ def name(text: str) -> str:
 
 def score(row: dict[str, str], column: str) -> str:
     """Write a score."""
-    value = float(row[column])
+    value = unit(column) * float(row[column])
     if column in THOUSANDTHS:
-        return f"{1e3 * value:.3g}e-3"
-    return f"{100 * value:.1f}%" if column.startswith("recall@") else f"{value:.3g}"
+        return f"{value:.3g}e-3"
+    return f"{value:.1f}%" if column.startswith("recall@") else f"{value:.3g}"
+
+
+def unit(column: str) -> float:
+    """Give what a column's numbers are multiplied by."""
+    return 1e3 if column in THOUSANDTHS else 100.0 if column.startswith("recall@") else 1.0
 
 
 def change(row: dict[str, str], column: str) -> str:
@@ -56,7 +61,7 @@ def change(row: dict[str, str], column: str) -> str:
         value, low, high = (100 * float(row[f"{column} change{part}"]) for part in ("", " low", " high"))
         text = f"{value:+.0f}% ({low:+.0f} to {high:+.0f})"
     elif row.get(f"{column} difference"):
-        value, low, high = (100 * float(row[f"{column} difference{part}"]) for part in ("", " low", " high"))
+        value, low, high = (unit(column) * float(row[f"{column} difference{part}"]) for part in ("", " low", " high"))
         text = f"{value:+.2f} ({low:+.2f} to {high:+.2f})"
     else:
         return ""
