@@ -140,10 +140,10 @@ def test_all_data_that_are_missing_are_named_at_once_with_what_is_needed_besides
     assert list(find_settings(plan, ["toy"], {"patterns": Path("somewhere")})) == ["toy"]
 
 
-HEADS = [name for name in load_settings()[0] if "-heads" in name and name != "cub-heads-epochs"]  # that has one weight
+SMALL = [name for name in load_settings()[0] if "-heads" in name and name != "cub-heads-epochs"]  # that has one weight
 
 
-@pytest.mark.parametrize("setting", HEADS)
+@pytest.mark.parametrize("setting", [*SMALL, "omniglot", "glyphs"])
 @pytest.mark.parametrize("loss", ["proxy_nca", "arcface", "smooth_ap", "recall_at_k", "proxy_anchor", "soft_triple"])
 def test_both_is_the_alignment_and_the_same_tcm(setting, loss):
     chosen = load_settings()[0][setting]

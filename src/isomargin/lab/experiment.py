@@ -38,6 +38,8 @@ class Choice(_Part):
     """As on the command line of `isomargin train`."""
     when: dict[str, str] = {}
     """Only where other axes have these choices; the last that fits counts."""
+    join: tuple[str, ...] = ()
+    """Other choices of the same axis, each a regularizer: all of these together, before the changes."""
 
 
 class Setting(_Part):
@@ -340,12 +342,33 @@ def location(name: str, setting: Setting, data: Mapping[str, Path]) -> list[str]
 
 def changes_of(setting: Setting, chosen: Mapping[str, str]) -> Sequence[str]:
     """Give the changes that the choices of all axes stand for in a setting."""
+    return [change for axis in chosen for change in changes_of_choice(setting, chosen, axis)]
+
+
+def changes_of_choice(setting: Setting, chosen: Mapping[str, str], axis: str) -> Sequence[str]:
+    """Give the changes that the choice of an axis stands for in a setting, beside the choices of the others."""
     _, shared = load_settings()
-    changes: list[str] = []
-    for axis, choice in chosen.items():
-        meanings = setting.choices.get(axis, {}).get(choice) or shared.get(axis, {}).get(choice)
-        if meanings is None:
-            raise InputError(f"nothing says what {choice!r} of {axis} means: add it to settings.yaml")
-        fitting = [each for each in meanings if all(chosen.get(other) == what for other, what in each.when.items())]
-        changes.extend(fitting[-1].changes if fitting else ())
-    return changes
+    choice = chosen[axis]
+    meanings = setting.choices.get(axis, {}).get(choice) or shared.get(axis, {}).get(choice)
+    if meanings is None:
+        raise InputError(f"nothing says what {choice!r} of {axis} means: add it to settings.yaml")
+    fitting = [each for each in meanings if all(chosen.get(other) == what for other, what in each.when.items())]
+    if not fitting:
+        return ()
+    parts = [changes_of_choice(setting, {**chosen, axis: each}, axis) for each in fitting[-1].join]
+    return [*([joined(parts)] if parts else ()), *fitting[-1].changes]
+
+
+def joined(parts: Sequence[Sequence[str]]) -> str:
+    """Put the regularizers of several choices into one change.
+
+    >>> joined([["loss.regularizer={name: tcm}"], ["loss.regularizer={name: triplet}"]])
+    'loss.regularizer=[{name: tcm}, {name: triplet}]'
+    >>> joined([["loss.regularizer={name: tcm}"], ["epochs=2"]])
+    Traceback (most recent call last):
+    isomargin.errors.InputError: settings.yaml: join is for choices that are one regularizer each, not ['epochs=2']
+    """
+    for part in parts:
+        if len(part) != 1 or not part[0].startswith("loss.regularizer="):
+            raise InputError(f"settings.yaml: join is for choices that are one regularizer each, not {list(part)}")
+    return f"loss.regularizer=[{', '.join(part[0].partition('=')[2] for part in parts)}]"
