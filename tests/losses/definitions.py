@@ -293,5 +293,5 @@ def class_alignment(
 
     total = negative_weight * variance(hardest_negatives) + positive_weight * variance(hardest_positives)
     if scale_free:
-        total = total / max((mean(hardest_positives) - mean(hardest_negatives)).item() ** 2, 1e-4)
+        total = total / (mean(hardest_positives) - mean(hardest_negatives)).clamp(min=0.01) ** 2
     return total

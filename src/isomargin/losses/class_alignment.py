@@ -51,9 +51,10 @@ class ClassAlignmentLoss(PairLoss):
         squares need a large weight; better still is `share(ClassAlignmentLoss(), 0.3)`, which suits every base loss.
         Aligning strangers too brought less consistency on unseen classes, so their weight is 0.
     temperature: t. Small: the farthest friend, or the nearest stranger, alone; large: the mean.
-    scale_free: divide by the squared mean gap p − n (at least 0.01²), so that shrinking all similarities does not lower
-        the loss. The divisor carries no gradient, so the pull to shrink is still there and grows as the gap closes:
-        take weights of 0.05 and a model that separates classes already. Weights of 50 collapse one that does not.
+    scale_free: divide by the squared mean gap p − n (at least 0.01²), as thresholds are judged in units of the range
+        that they lie in: then shrinking all similarities does not lower the loss. Beside losses that can pull all
+        points together, as ArcFace's with a large margin. Take it with a share, or with a weight of 0.05: those that
+        suit the other form are far too large.
     check_finite: raise, with the rows, where embeddings hold NaN or infinity.
 
     >>> points = torch.tensor([[1.0, 0.0, 0.0], [0.8, 0.6, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 1.0]])
@@ -106,13 +107,18 @@ class ClassAlignmentLoss(PairLoss):
         n, p = (torch.where(both, each, 0.0) for each in (n, p))
         from_mean_n, from_mean_p = ((each - (each * shares).sum()) * both for each in (n, p))
         variance_n, variance_p = ((each.square() * shares).sum() for each in (from_mean_n, from_mean_p))
-        scale = 1.0
-        if self.scale_free:
-            scale = 1 / max(float(((p - n) * shares).sum()) ** 2, SMALLEST_GAP**2)
-        state.by_negative = 2 * scale * self.negative_weight * from_mean_n * shares
-        state.by_positive = 2 * scale * self.positive_weight * from_mean_p * shares
+        state.by_negative = 2 * self.negative_weight * from_mean_n * shares
+        state.by_positive = 2 * self.positive_weight * from_mean_p * shares
         state.deviations = {"negative_deviation": variance_n.sqrt(), "positive_deviation": variance_p.sqrt()}
-        return scale * (self.negative_weight * variance_n + self.positive_weight * variance_p)
+        loss = self.negative_weight * variance_n + self.positive_weight * variance_p
+        if self.scale_free:
+            gap = float(((p - n) * shares).sum())
+            by_gap = -2 * loss / gap * shares if gap > SMALLEST_GAP else 0.0
+            scale = max(gap, SMALLEST_GAP) ** -2
+            state.by_negative = scale * (state.by_negative - by_gap)
+            state.by_positive = scale * (state.by_positive + by_gap)
+            loss = scale * loss
+        return loss
 
     def records(self, pairs: Pairs, state: _State) -> Records:
         """Tell how far apart the classes are."""
