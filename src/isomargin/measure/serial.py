@@ -45,9 +45,29 @@ def unpack_array(packed: dict[str, Any]) -> NDArray[Any]:
     kind = np.dtype(packed["dtype"])
     if "values" in packed:
         return np.array([np.nan if each is None else each for each in packed["values"]], kind).reshape(packed["shape"])
-    planes = np.frombuffer(zlib.decompress(base64.b64decode(packed["zlib"])), np.uint8).reshape(kind.itemsize, -1)
-    array: NDArray[Any] = np.ascontiguousarray(planes.T).view(kind).reshape(packed["shape"])
-    return array
+    size = int(np.prod(packed["shape"]))
+    return join_planes(base64.b64decode(packed["zlib"]), kind, size).reshape(packed["shape"])
+
+
+def join_planes(data: bytes, kind: np.dtype[Any], size: int) -> NDArray[Any]:
+    """Put numbers together from their bytes of equal significance, the lowest first.
+
+    A plane at a time, and those that are all zero, as the higher bytes of counts are, are passed over: reading the
+    counts of many classes takes a third of the time, and memory, of turning all bytes round.
+    """
+    reader = zlib.decompressobj()
+    unsigned = np.dtype(f"u{kind.itemsize}")
+    joined = np.zeros(size, unsigned)
+    for number in range(kind.itemsize):
+        plane = np.frombuffer(reader.decompress(data, size), np.uint8)
+        data = reader.unconsumed_tail
+        if len(plane) != size:
+            raise InputError("an array of this evaluation is too short: the file is damaged")
+        if plane.any():
+            joined |= np.left_shift(plane, 8 * number, dtype=unsigned)
+    if reader.decompress(data, 1):
+        raise InputError("an array of this evaluation is too long: the file is damaged")
+    return joined.view(kind)
 
 
 def null_for_nan(value: Any) -> Any:
