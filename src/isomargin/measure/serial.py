@@ -57,13 +57,15 @@ def join_planes(data: bytes, kind: np.dtype[Any], size: int) -> NDArray[Any]:
     """
     reader = zlib.decompressobj()
     unsigned = np.dtype(f"u{kind.itemsize}")
-    joined = np.zeros(size, unsigned)
+    joined = np.empty(size, unsigned)
     for number in range(kind.itemsize):
         plane = np.frombuffer(reader.decompress(data, size), np.uint8)
         data = reader.unconsumed_tail
         if len(plane) != size:
             raise InputError("an array of this evaluation is too short: the file is damaged")
-        if plane.any():
+        if number == 0:
+            joined[:] = plane
+        elif plane.any():
             joined |= np.left_shift(plane, 8 * number, dtype=unsigned)
     if reader.decompress(data, 1):
         raise InputError("an array of this evaluation is too long: the file is damaged")
