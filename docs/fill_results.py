@@ -9,7 +9,8 @@ A table stands between two comments, of which the first says what it shows:
 
 `rows` are the axes whose choices are rows, `across` an axis and the choices of it that stand beside each other: the
 first with its scores, the others with their changes and 95% intervals against it. Without `across` every row has its
-scores and their changes. Other settings, such as `setting=` and `loss=`, choose among the rows of the file.
+scores and their changes. Other settings, such as `setting=` and `loss=`, choose among the rows of the file, with commas
+several.
 """
 
 import csv
@@ -71,7 +72,11 @@ def change(row: dict[str, str], column: str) -> str:
 def table(experiment: str, wanted: dict[str, str]) -> str:
     """Make a table."""
     with (ROOT / "results" / experiment / "table.csv").open(encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if all(wanted.get(each) in (None, row[each]) for each in row)]
+        rows = [
+            row
+            for row in csv.DictReader(file)
+            if all(row[each] in wanted.get(each, row[each]).split(",") for each in row)
+        ]
     by, columns = wanted["rows"].split(","), wanted["columns"].split(",")
     axis, _, listed = wanted.get("across", "").partition(":")
     choices = listed.split(",") if listed else [""]
