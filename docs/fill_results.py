@@ -1,4 +1,4 @@
-"""Write the tables of docs/results.md from results/*/table.csv, so that no number is copied by hand.
+"""Write the tables of docs/results.md and of the README from results/*/table.csv: no number is copied by hand.
 
     python docs/fill_results.py
 
@@ -18,7 +18,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "results.md"
+PAGES = (ROOT / "docs" / "results.md", ROOT / "README.md")
 TABLE = re.compile(r"<!-- table: (?P<name>\S+) (?P<settings>[^>]*?) -->\n(?P<old>.*?)<!-- end -->", re.S)
 NAMES = {
     "proxy_nca": "ProxyNCA",
@@ -111,4 +111,5 @@ def filled(page: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(filled(page.read_text(encoding="utf-8")), encoding="utf-8")

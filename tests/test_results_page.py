@@ -1,4 +1,4 @@
-"""The page of results holds the numbers of the committed results, and links to files that are there."""
+"""The page of results and the README hold the numbers of the committed results, and link to files that are there."""
 
 import importlib.util
 import re
@@ -18,8 +18,9 @@ def filler():
     return module
 
 
-def test_its_tables_are_those_of_the_results(filler):
-    page = PAGE.read_text(encoding="utf-8")
+@pytest.mark.parametrize("path", [PAGE, ROOT / "README.md"], ids=lambda path: path.name)
+def test_its_tables_are_those_of_the_results(filler, path):
+    page = path.read_text(encoding="utf-8")
     assert page.count("<!-- table:") == page.count("<!-- end -->") > 0
     assert filler.filled(page) == page
 
@@ -43,3 +44,16 @@ def test_what_it_links_to_is_there():
     assert links
     for link in links:
         assert (PAGE.parent / link).exists(), link
+
+
+def test_sections_that_pages_link_to_are_there():
+    heads = re.findall(r"^#+ (.+)$", PAGE.read_text(encoding="utf-8"), re.M)
+    there = {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+    links = [
+        (path.name, link)
+        for path in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
+        for link in re.findall(r"\]\((?:docs/)?results\.md#([^)]+)", path.read_text(encoding="utf-8"))
+    ]
+    links += [(PAGE.name, link) for link in re.findall(r"\]\(#([^)]+)", PAGE.read_text(encoding="utf-8"))]
+    assert links
+    assert [each for each in links if each[1] not in there] == []
