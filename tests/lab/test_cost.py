@@ -84,9 +84,11 @@ def test_changes_are_those_of_each_repetition_against_the_same_choices_without(a
 
     plain = measured("plain", Cost(1.0, 4.0, 6.0), Cost(2.0, 4.0, 8.0), Cost(4.0, 4.0, 10.0))
     tcm = measured("tcm", Cost(1.5, 4.0, 6.0), Cost(2.2, 5.0, 8.0), Cost(5.0, 3.0, 12.0))
-    table = cost_outcome(experiment, [plain, tcm]).table
+    outcome = cost_outcome(experiment, [plain, tcm])
+    table = outcome.table
     assert table.lines[0] == ["toy", "x", "plain", "2 (1 to 4)", "", "4 (4 to 4)", "", "8 (6 to 10)", ""]
     assert table.lines[1][4] == "+25.0% (+10.0 to +50.0)"
     assert table.lines[1][8] == "+0.0% (+0.0 to +20.0)"
     assert table.numbers[1]["backbone change lowest"] == -0.25
     assert "loss change" not in table.numbers[0]
+    assert {each["loss"] for each in [*table.numbers, *outcome.runs]} == {"x"}  # the axis, not the time

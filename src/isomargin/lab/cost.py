@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -232,7 +232,7 @@ def cost_outcome(experiment: Experiment, measured: Sequence[Measured]) -> Outcom
         for part in PARTS:
             changes = [] if other is None else changes_of_times(each, other, part)
             line += [time_cell(each, part), change_of_times(changes)] if experiment.against else [time_cell(each, part)]
-            number |= spread_values(part, [getattr(cost, part) for cost in each.costs])
+            number |= spread_values(f"{part} seconds", [getattr(cost, part) for cost in each.costs])
             number |= spread_values(f"{part} change", changes)
         lines.append(line)
         numbers.append(number)
@@ -278,11 +278,16 @@ def spread_values(name: str, values: Sequence[float]) -> dict[str, float]:
     return {name: median(values), f"{name} lowest": min(values), f"{name} highest": max(values)}
 
 
+def seconds_of(cost: Cost) -> dict[str, float]:
+    """Give the times by names that no axis has: one is `loss`."""
+    return {f"{part} seconds": getattr(cost, part) for part in PARTS}
+
+
 def cost_values(measured: Measured) -> list[dict[str, Any]]:
     """Give every repetition's times, and what they were measured on."""
     run = measured.run
     machine = {"device": measured.device, "threads": torch.get_num_threads(), "batches_an_epoch": measured.batches}
     return [
-        {"setting": run.setting, **run.choices, "repetition": number, **asdict(cost), **machine}
+        {"setting": run.setting, **run.choices, "repetition": number, **seconds_of(cost), **machine}
         for number, cost in enumerate(measured.costs)
     ]
