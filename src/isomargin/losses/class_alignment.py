@@ -48,8 +48,8 @@ class ClassAlignmentLoss(PairLoss):
     Parameters
     ----------
     positive_weight, negative_weight: of the two variances. Similarities of classes differ by hundredths, so their
-        squares need a large weight; better still is `share(ClassAlignmentLoss(), 0.3)`, which suits every base loss.
-        Aligning strangers too brought less consistency on unseen classes, so their weight is 0.
+        squares need a large weight; better still is `share(ClassAlignmentLoss(), 0.3)`, which suits nearly every base
+        loss. Aligning strangers too brought no more consistency on unseen classes, so their weight is 0.
     temperature: t. Small: the farthest friend, or the nearest stranger, alone; large: the mean.
     scale_free: divide by the squared mean gap p − n (at least 0.01²), as thresholds are judged in units of the range
         that they lie in: then shrinking all similarities does not lower the loss. Beside losses that can pull all

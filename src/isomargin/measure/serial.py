@@ -53,7 +53,7 @@ def join_planes(data: bytes, kind: np.dtype[Any], size: int) -> NDArray[Any]:
     """Put numbers together from their bytes of equal significance, the lowest first.
 
     A plane at a time, and those that are all zero, as the higher bytes of counts are, are passed over: reading the
-    counts of many classes takes a third of the time, and memory, of turning all bytes round.
+    counts of many classes takes a third of the time of turning all bytes round.
     """
     reader = zlib.decompressobj()
     unsigned = np.dtype(f"u{kind.itemsize}")
