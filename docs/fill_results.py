@@ -34,6 +34,7 @@ NAMES = {
     "debiased_opis": "OPIS without noise",
     "epsilon_opis": "10%-OPIS",
     "far_threshold_spread": "threshold spread",
+    "frr_threshold_spread": "FRR threshold spread",
 }
 THOUSANDTHS = ("opis", "debiased_opis", "epsilon_opis")
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import isomargin as im
-from isomargin.measure.seeds import SPREAD, compare_seeds, weights_by_seed
+from isomargin.measure.resampling import draw_weights
+from isomargin.measure.seeds import FAR_SPREAD, FRR_SPREAD, SeedScores, compare_seeds, weights_by_seed
 
 
 def drawn(seed, spread=0.3, width=0.6):
@@ -27,15 +28,26 @@ def test_differences_are_those_of_the_means(ways):
         assert rows[name].first == pytest.approx(a)
         assert rows[name].difference.value == pytest.approx(b - a)
     assert rows["opis"].change.value == pytest.approx(rows["opis"].other / rows["opis"].first - 1)
-    spreads = [np.mean([each.far_threshold_spread.relative_deviation for each in way]) for way in ways]
-    assert rows[SPREAD].change.value == pytest.approx(spreads[1] / spreads[0] - 1)
+    for name in (FAR_SPREAD, FRR_SPREAD):
+        spreads = [np.mean([getattr(each, name).relative_deviation for each in way]) for way in ways]
+        assert rows[name].change.value == pytest.approx(spreads[1] / spreads[0] - 1)
+
+
+@pytest.mark.parametrize(("name", "column"), [(FAR_SPREAD, "far_threshold"), (FRR_SPREAD, "frr_threshold")])
+def test_spreads_of_drawn_classes_are_those_of_their_thresholds(ways, name, column):
+    evaluation = ways[0][0]
+    thresholds, able = evaluation.per_class[column].to_numpy(), evaluation.curves.classes
+    weights = draw_weights(evaluation.counts.positives.totals > 0, 20, 0)
+    low, high = evaluation.calibration_range
+    expected = [np.repeat(thresholds[able], times[able]).std() / (high - low) for times in weights]
+    assert SeedScores(evaluation, weights).drawn[name] == pytest.approx(expected)
 
 
 def test_with_one_seed_it_is_compare(ways):
     (first, *_), (other, *_) = ways
     expected = {row.score: row for row in im.compare({"a": first, "b": other}).others["b"]}
     for row in compare_seeds([first], [other]):
-        if row.score != SPREAD:
+        if row.score not in (FAR_SPREAD, FRR_SPREAD):
             assert row == expected[row.score]
 
 

@@ -15,7 +15,7 @@ from isomargin.files import atomic_write
 from isomargin.lab.experiment import Experiment, PlannedRun
 from isomargin.measure.comparison import Difference
 from isomargin.measure.evaluation import Evaluation
-from isomargin.measure.seeds import SPREAD, compare_seeds
+from isomargin.measure.seeds import FAR_SPREAD, FRR_SPREAD, compare_seeds
 
 Load = Callable[[Path], Evaluation]
 """Gives the evaluation of a run by `PlannedRun.folder`."""
@@ -71,7 +71,8 @@ def scores_of(evaluation: Evaluation) -> dict[str, float]:
         "mean_utility": evaluation.mean_utility,
         "eer": evaluation.eer,
         "map_at_r": evaluation.map_at_r,
-        SPREAD: evaluation.far_threshold_spread.relative_deviation,
+        FAR_SPREAD: evaluation.far_threshold_spread.relative_deviation,
+        FRR_SPREAD: evaluation.frr_threshold_spread.relative_deviation,
     }
     return scores | {f"recall@{k}": value for k, value in evaluation.recall_at_k.items()}
 

@@ -12,7 +12,7 @@ from typing import Any
 from isomargin.lab.experiment import Experiment
 from isomargin.lab.results import Row, row_values, run_values, without_nan
 from isomargin.measure.comparison import Difference
-from isomargin.measure.seeds import SPREAD
+from isomargin.measure.seeds import FAR_SPREAD, FRR_SPREAD
 
 TITLES = {
     "opis": "OPIS ×1e-3",
@@ -22,7 +22,8 @@ TITLES = {
     "mean_utility": "mean utility",
     "eer": "EER %",
     "map_at_r": "MAP@R %",
-    SPREAD: "threshold spread",
+    FAR_SPREAD: "threshold spread",
+    FRR_SPREAD: "FRR threshold spread",
     "seconds": "seconds a run",
 }
 THOUSANDTHS = ("opis", "debiased_opis", "epsilon_opis")

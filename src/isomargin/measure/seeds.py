@@ -18,7 +18,7 @@ from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.resampling import Weights, draw_weights
 from isomargin.measure.uncertainty import check_classes, check_draws, percentile_interval, percentile_p_value
 
-SPREAD = "far_threshold_spread"
+FAR_SPREAD, FRR_SPREAD = "far_threshold_spread", "frr_threshold_spread"
 
 
 def compare_seeds(
@@ -37,8 +37,8 @@ def compare_seeds(
         confidence: of the intervals.
         seed: of the draws.
 
-    Beside the scores of `compare` there is ``far_threshold_spread``: the deviation over classes of the thresholds that
-    each would need for the target FAR, in units of the calibration range.
+    Beside the scores of `compare` there are ``far_threshold_spread`` and ``frr_threshold_spread``: the deviation over
+    classes of the thresholds that each would need for the target FAR or FRR, in units of the calibration range.
 
     >>> import isomargin as im
     >>> generator, labels = np.random.default_rng(0), np.repeat(np.arange(40), 8)
@@ -89,13 +89,16 @@ class SeedScores(Scores):
     def __init__(self, evaluation: Evaluation, weights: Weights) -> None:
         super().__init__(evaluation, weights)
         classes = evaluation.curves.classes
-        thresholds = evaluation.answers.class_far_distance[classes]
         low, high = evaluation.calibration_range
         shares = weights[:, classes] / weights[:, classes].sum(axis=1, keepdims=True)
-        mean = shares @ thresholds
-        variance = shares @ np.square(thresholds - thresholds.mean()) - np.square(mean - thresholds.mean())
-        self.values[SPREAD] = evaluation.far_threshold_spread.relative_deviation
-        self.drawn[SPREAD] = np.sqrt(np.maximum(variance, 0)) / (high - low)
+        for name, by_class, spread in (
+            (FAR_SPREAD, evaluation.answers.class_far_distance, evaluation.far_threshold_spread),
+            (FRR_SPREAD, evaluation.answers.class_frr_distance, evaluation.frr_threshold_spread),
+        ):
+            from_mean = by_class[classes] - by_class[classes].mean()
+            variance = shares @ np.square(from_mean) - np.square(shares @ from_mean)
+            self.values[name] = spread.relative_deviation
+            self.drawn[name] = np.sqrt(np.maximum(variance, 0)) / (high - low)
 
 
 def difference(
@@ -110,7 +113,7 @@ def difference(
     (a, drawn_a), (b, drawn_b) = (means(name, each, chosen) for each in (first, other))
     drawn = drawn_b - drawn_a
     change = None
-    if name in (*RELATIVE, SPREAD) and a > 0 and drawn_a.min() > 0:
+    if name in (*RELATIVE, FAR_SPREAD, FRR_SPREAD) and a > 0 and drawn_a.min() > 0:
         change = percentile_interval(b / a - 1, drawn_b / drawn_a - 1, confidence)
     p_value = max(percentile_p_value(drawn), least) if np.ptp(drawn) > 0 else (1.0 if b == a else least)
     return Difference(name, a, b, percentile_interval(b - a, drawn, confidence), change, p_value)
