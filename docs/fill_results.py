@@ -9,13 +9,16 @@ A table stands between two comments, of which the first says what it shows:
 
 `rows` are the axes whose choices are rows, `across` an axis and the choices of it that stand beside each other: the
 first with its scores, the others with their changes and 95% intervals against it. Without `across` every row has its
-scores and their changes. Other settings, such as `setting=` and `loss=`, choose among the rows of the file, with commas
+scores and their changes. Times, as `loss` and `epoch` of the experiment `cost`, have the range of their measurements in
+brackets. Other settings, such as `setting=` and `loss=`, choose among the rows of the file, with commas
 several.
 """
 
 import csv
 import re
 from pathlib import Path
+
+from isomargin.lab.tables import THOUSANDTHS, unit
 
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "docs" / "results.md", ROOT / "README.md")
@@ -35,8 +38,13 @@ NAMES = {
     "epsilon_opis": "10%-OPIS",
     "far_threshold_spread": "threshold spread",
     "frr_threshold_spread": "FRR threshold spread",
+    "calibration_low": "distance at 1% FAR",
+    "calibration_high": "distance at 10% FAR",
+    "tcm_by_weight": "TCM",
+    "alignment_by_weight": "alignment",
+    "tcm_by_share": "TCM by a share",
+    "alignment_by_share": "alignment by a share",
 }
-THOUSANDTHS = ("opis", "debiased_opis", "epsilon_opis")
 
 
 def name(text: str) -> str:
@@ -46,20 +54,20 @@ def name(text: str) -> str:
 
 def score(row: dict[str, str], column: str) -> str:
     """Write a score."""
+    if f"{column} seconds" in row:
+        return f"{float(row[f'{column} seconds']):.3g} s"
     value = unit(column) * float(row[column])
     if column in THOUSANDTHS:
         return f"{value:.3g}e-3"
     return f"{value:.1f}%" if column.startswith("recall@") else f"{value:.3g}"
 
 
-def unit(column: str) -> float:
-    """Give what a column's numbers are multiplied by."""
-    return 1e3 if column in THOUSANDTHS else 100.0 if column.startswith("recall@") else 1.0
-
-
 def change(row: dict[str, str], column: str) -> str:
-    """Write a change with its interval: of OPIS and its kin a share, of rates points."""
-    if row.get(f"{column} change"):
+    """Write a change with its interval: of OPIS and its kin a share, of rates points. Times have the range of a few."""
+    if row.get(f"{column} change lowest"):
+        value, low, high = (100 * float(row[f"{column} change{part}"]) for part in ("", " lowest", " highest"))
+        text = f"{value:+.1f}% ({low:+.1f} to {high:+.1f})"
+    elif row.get(f"{column} change"):
         value, low, high = (100 * float(row[f"{column} change{part}"]) for part in ("", " low", " high"))
         text = f"{value:+.0f}% ({low:+.0f} to {high:+.0f})"
     elif row.get(f"{column} difference"):

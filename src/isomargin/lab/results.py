@@ -73,6 +73,8 @@ def scores_of(evaluation: Evaluation) -> dict[str, float]:
         "map_at_r": evaluation.map_at_r,
         FAR_SPREAD: evaluation.far_threshold_spread.relative_deviation,
         FRR_SPREAD: evaluation.frr_threshold_spread.relative_deviation,
+        "calibration_low": evaluation.calibration_range[0],
+        "calibration_high": evaluation.calibration_range[1],
     }
     return scores | {f"recall@{k}": value for k, value in evaluation.recall_at_k.items()}
 
