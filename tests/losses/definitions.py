@@ -273,15 +273,17 @@ def class_alignment(
     positive_weight=50.0,
     negative_weight=0.0,
     temperature=0.3,
+    negative_temperature=None,
     scale_free=False,
 ):
+    cold = temperature if negative_temperature is None else negative_temperature
     found = queries(embeddings, labels, ref_emb, ref_labels, chosen)
     hardest_positives, hardest_negatives = [], []
     for label in sorted(set(labels.tolist())):
         positives, negatives = all_pairs([query for query in found if query.label == label], embeddings)
         if len(positives) and len(negatives):
             hardest_positives.append(-temperature * torch.log(torch.exp(-positives / temperature).mean()))
-            hardest_negatives.append(temperature * torch.log(torch.exp(negatives / temperature).mean()))
+            hardest_negatives.append(cold * torch.log(torch.exp(negatives / cold).mean()))
     if not hardest_positives:
         return nothing(embeddings)
 

@@ -62,6 +62,8 @@ CASES = [
     ("class_alignment", {"temperature": 0.5, "positive_weight": 3.0, "negative_weight": 0.0}),
     ("class_alignment", {"positive_weight": 0.0, "negative_weight": 2.0}),
     ("class_alignment", {"scale_free": True, "positive_weight": 0.05, "negative_weight": 0.05}),
+    ("class_alignment", {"negative_weight": 50.0, "negative_temperature": 0.03}),
+    ("class_alignment", {"scale_free": True, "positive_weight": 0.05, "negative_temperature": 0.03}),
 ]
 
 

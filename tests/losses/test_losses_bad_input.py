@@ -195,7 +195,7 @@ NUMBERS = {
     ],
     "contrastive": ["margin"],
     "triplet": ["margin"],
-    "class_alignment": ["positive_weight", "negative_weight", "temperature"],
+    "class_alignment": ["positive_weight", "negative_weight", "temperature", "negative_temperature"],
 }
 SWITCHES = {
     "tcm": ["hard_only"],
@@ -222,9 +222,14 @@ def refuses(name, setting, value):
 
 
 @pytest.mark.parametrize(("name", "setting"), each_of(NUMBERS))
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "0.5", None, True, [0.5]])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "0.5", True, [0.5]])
 def test_numbers_are_finite_numbers(name, setting, value):
     refuses(name, setting, value)
+
+
+@pytest.mark.parametrize(("name", "setting"), each_of(NUMBERS, lambda setting: setting != "negative_temperature"))
+def test_numbers_are_given_but_for_the_temperature_of_negatives(name, setting):
+    refuses(name, setting, None)
 
 
 @pytest.mark.parametrize("name", WITH_MARGINS)

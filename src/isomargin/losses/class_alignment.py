@@ -36,7 +36,7 @@ class _State:
 class ClassAlignmentLoss(PairLoss):
     """Penalises what one threshold suffers from: that friends are nearer in some classes than in others.
 
-    For each class c of the batch, over the pairs with a row of the class, t the temperature:
+    For each class c of the batch, over the pairs with a row of the class, t the temperature of their side:
 
         n_c =  t log mean exp( s/t)  over its negative pairs, a soft upper quantile
         p_c = −t log mean exp(−s/t)  over its positive pairs, a soft lower quantile
@@ -51,6 +51,8 @@ class ClassAlignmentLoss(PairLoss):
         squares need a large weight; better still is `share(ClassAlignmentLoss(), 0.3)`, which suits nearly every base
         loss. Aligning strangers too brought no more consistency on unseen classes, so their weight is 0.
     temperature: t. Small: the farthest friend, or the nearest stranger, alone; large: the mean.
+    negative_temperature: t of the negatives, where it is another. 0.03 has the strangers that a threshold for few false
+        accepts must keep out.
     scale_free: divide by the squared mean gap p − n (at least 0.01²), as thresholds are judged in units of the range
         that they lie in: then shrinking all similarities does not lower the loss. Beside losses that can pull all
         points together, as ArcFace's with a large margin. Take it with a share, or with a weight of 0.05: those that
@@ -69,6 +71,7 @@ class ClassAlignmentLoss(PairLoss):
         positive_weight: float = 50.0,
         negative_weight: float = 0.0,
         temperature: float = 0.3,
+        negative_temperature: float | None = None,
         scale_free: bool = False,
         check_finite: bool = False,
     ) -> None:
@@ -76,6 +79,11 @@ class ClassAlignmentLoss(PairLoss):
         self.positive_weight = checks.at_least_zero(positive_weight, "positive_weight")
         self.negative_weight = checks.at_least_zero(negative_weight, "negative_weight")
         self.temperature = checks.temperature(temperature, "temperature")
+        self.negative_temperature = (
+            self.temperature
+            if negative_temperature is None
+            else checks.temperature(negative_temperature, "negative_temperature")
+        )
         self.scale_free = checks.truth(scale_free, "scale_free")
 
     def begin(self, pairs: Pairs, weights: Tensor | None) -> _State:
@@ -84,7 +92,7 @@ class ClassAlignmentLoss(PairLoss):
 
     def visit(self, tile: Tile, state: _State) -> None:
         """Take each row's sums of exponentials."""
-        state.negative_sums.append(_log_sum_exp(tile.negatives / self.temperature))
+        state.negative_sums.append(_log_sum_exp(tile.negatives / self.negative_temperature))
         state.positive_sums.append(_log_sum_exp(tile.pad(-tile.positives / self.temperature, -INFINITY)))
 
     def finish(self, pairs: Pairs, state: _State) -> Tensor:
@@ -102,7 +110,7 @@ class ClassAlignmentLoss(PairLoss):
         )
         both = (negative_counts > 0) & (positive_counts > 0)  # (classes,)
         shares = both.double() / both.sum().clamp(min=1)
-        n = self.temperature * (state.negative_class_sums - negative_counts.log())
+        n = self.negative_temperature * (state.negative_class_sums - negative_counts.log())
         p = -self.temperature * (state.positive_class_sums - positive_counts.log())
         n, p = (torch.where(both, each, 0.0) for each in (n, p))
         from_mean_n, from_mean_p = ((each - (each * shares).sum()) * both for each in (n, p))
@@ -130,7 +138,8 @@ class ClassAlignmentLoss(PairLoss):
         # A class that has no pairs of one kind has -inf as its sum, and derivative 0.
         sums = state.negative_class_sums[classes].nan_to_num(neginf=0.0).to(tile.negatives)
         scratch = tile.scratch(*tile.negatives.shape)
-        forces = torch.div(tile.negatives, self.temperature, out=scratch).sub_(sums[:, None]).clamp_(max=0).exp_()
+        forces = torch.div(tile.negatives, self.negative_temperature, out=scratch)
+        forces.sub_(sums[:, None]).clamp_(max=0).exp_()
         gradient.negatives.add_(forces.mul_(scale * state.by_negative[classes].to(forces)[:, None]))
         sums = state.positive_class_sums[classes].nan_to_num(neginf=0.0).to(tile.positives)
         forces = (-tile.positives / self.temperature - sums[tile.rows]).clamp_(max=0).exp_()
