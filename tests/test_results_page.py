@@ -39,6 +39,18 @@ def test_a_table_is_made_of_the_numbers_in_the_csv(filler, tmp_path, monkeypatch
     ]
 
 
+def test_times_are_shown_in_seconds_with_the_range_of_their_changes(filler, tmp_path, monkeypatch):
+    place = tmp_path / "results" / "cost"
+    place.mkdir(parents=True)
+    heads = "setting,loss,training,loss seconds,loss change,loss change lowest,loss change highest"
+    (place / "table.csv").write_text(f"{heads}\na,smooth_ap,plain,0.4321,,,\na,smooth_ap,tcm,0.5,0.157,0.1,-0.2\n")
+    monkeypatch.setattr(filler, "ROOT", tmp_path)
+    assert filler.table("cost", {"rows": "training", "columns": "loss"}).splitlines()[2:] == [
+        "| plain | 0.432 s |  |",
+        "| TCM | 0.5 s | +15.7% (+10.0 to −20.0) |",
+    ]
+
+
 def test_what_it_links_to_is_there():
     links = re.findall(r"\]\((?!http)([^)#]+)", PAGE.read_text(encoding="utf-8"))
     assert links
