@@ -49,14 +49,14 @@ class ClassAlignmentLoss(PairLoss):
     ----------
     positive_weight, negative_weight: of the two variances. Similarities of classes differ by hundredths, so their
         squares need a large weight; better still is `share(ClassAlignmentLoss(), 0.3)`, which suits nearly every base
-        loss. Aligning strangers too brought no more consistency on unseen classes, so their weight is 0.
+        loss. Aligning strangers too lowered OPIS less on held-out classes, so their weight is 0.
     temperature: t. Small: the farthest friend, or the nearest stranger, alone; large: the mean.
-    negative_temperature: t of the negatives, where it is another. 0.03 has the strangers that a threshold for few false
-        accepts must keep out.
+    negative_temperature: t of the negatives, where it is another. 0.03 weighs the nearest alone, which decide at
+        what threshold a class reaches a low false-accept rate.
     scale_free: divide by the squared mean gap p − n (at least 0.01²), as thresholds are judged in units of the range
         that they lie in: then shrinking all similarities does not lower the loss. Beside losses that can pull all
-        points together, as ArcFace's with a large margin. Take it with a share, or with a weight of 0.05: those that
-        suit the other form are far too large.
+        points together, as ArcFace's with a large margin. Take it with a share, or with positive_weight=0.05: what
+        suits the other form is far too large.
     check_finite: raise, with the rows, where embeddings hold NaN or infinity.
 
     >>> points = torch.tensor([[1.0, 0.0, 0.0], [0.8, 0.6, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 1.0]])
