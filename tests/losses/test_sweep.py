@@ -207,7 +207,10 @@ def test_labels_may_be_of_any_integer_type(name, dtype):
 DEFAULTS = {  # as published, or as the documentation says why not
     "arcface": {"scale": 64, "margin": 0.5, "learning_rate_factor": 10},
     "calibration": {"positive_margin": 0.9, "negative_margin": 0.6, "reduction": "violating"},
-    "class_alignment": {"positive_weight": 50, "negative_weight": 0, "temperature": 0.3, "scale_free": False},
+    "class_alignment": {
+        **{"positive_weight": 50, "negative_weight": 0, "temperature": 0.3},
+        **{"negative_temperature": None, "scale_free": False},
+    },
     "contrastive": {"margin": 1, "reduction": "all"},
     "proxy_anchor": {"alpha": 32, "margin": 0.1, "learning_rate_factor": 100},
     "proxy_nca": {"scale": 3, "learning_rate_factor": 1},
