@@ -2,7 +2,11 @@
 
 import fcntl
 import os
+import signal
+import subprocess
+import sys
 import threading
+import time
 from errno import EBADF, ENOLCK
 from functools import partial
 from pathlib import Path
@@ -30,6 +34,38 @@ def test_each_process_has_its_share_of_the_cores_and_leaves_this_one_as_it_was(m
 def test_there_is_a_thread_for_each_process_at_least(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     assert [threads(jobs) for jobs in (1, 2, 5)] == [2, 1, 1]
+
+
+PARENT = """
+import os, time
+from isomargin.lab.jobs import processes
+
+if __name__ == "__main__":
+    with processes(1, 1) as pool:
+        print(pool.submit(os.getpid).result(), flush=True)
+        pool.submit(time.sleep, 600).result()
+"""
+
+
+def alive(process):
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to look whether a process is there")
+def test_processes_end_with_the_one_that_began_them(tmp_path):
+    (tmp_path / "parent.py").write_text(PARENT)
+    with subprocess.Popen([sys.executable, tmp_path / "parent.py"], stdout=subprocess.PIPE, text=True) as parent:
+        worker = int(parent.stdout.readline())
+        assert alive(worker)
+        parent.send_signal(signal.SIGKILL)
+    until = time.monotonic() + 60
+    while alive(worker) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not alive(worker)
 
 
 def test_an_error_in_another_process_is_told_here():

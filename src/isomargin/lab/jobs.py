@@ -16,8 +16,9 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Any, Generic, TypeVar
 
 from isomargin.errors import AstrayError, InputError
@@ -286,7 +287,7 @@ def processes(number: int, threads_each: int) -> Iterator[ProcessPoolExecutor]:
     # Libraries read these when they are imported, which in a new process is before anything could be called there.
     before = {name: os.environ.get(name) for name in THREADS}
     os.environ.update(dict.fromkeys(THREADS, str(threads_each)))
-    pool = ProcessPoolExecutor(number, mp_context=get_context("spawn"))
+    pool = ProcessPoolExecutor(number, mp_context=get_context("spawn"), initializer=end_with_parent)
     try:
         yield pool
     finally:
@@ -296,6 +297,18 @@ def processes(number: int, threads_each: int) -> Iterator[ProcessPoolExecutor]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def end_with_parent() -> None:
+    """End this process when the one that began it is gone: killed, that tells it nothing, and it would train on."""
+    parent = parent_process()
+    if parent is not None:
+
+        def wait() -> None:
+            parent.join()
+            os._exit(1)
+
+        Thread(target=wait, daemon=True).start()
 
 
 def threads(jobs: int) -> int:
