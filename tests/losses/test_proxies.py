@@ -353,7 +353,7 @@ def of_library(kind, loss):
         SoftTripleLoss: lambda: library.SoftTripleLoss(classes, size, centers_per_class=3),
     }[kind]().double()
     (parameter,), (own,) = theirs.parameters(), loss.parameters()
-    parameter.data.copy_(own)
+    parameter.data.copy_(own if parameter.shape == own.shape else own.T)
     return theirs
 
 
@@ -366,9 +366,17 @@ def test_equals_pytorch_metric_learning_away_from_its_singular_points(kind):
 def test_soft_triple_equals_pytorch_metric_learning_without_the_term_of_the_centres():
     loss, vectors, labels = drawn(SoftTripleLoss, 11)
     theirs = of_library(SoftTripleLoss, loss)(vectors, labels)
-    torch.testing.assert_close(loss(vectors, labels) - 0.2 * loss.spread(), theirs, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(loss(vectors, labels) - 0.2 * spread(centers_of(loss)), theirs, rtol=1e-9, atol=1e-9)
     loss.tau = 0.0
     torch.testing.assert_close(loss(vectors, labels), theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_soft_triple_starts_from_the_library_s_centres():
+    torch.manual_seed(3)
+    ours = SoftTripleLoss(4, 5, centers_per_class=3)
+    torch.manual_seed(3)
+    theirs = library.SoftTripleLoss(4, 5, centers_per_class=3)
+    assert torch.equal(ours.proxies, theirs.fc.T)
 
 
 def test_soft_triple_with_one_centre_has_no_term_of_the_centres():
