@@ -37,7 +37,7 @@ class Trainer:
     def __init__(self, astray=lambda recipe: False):
         self.trained, self.astray = [], astray
 
-    def __call__(self, recipe, folder, resume=False, quiet=False):
+    def __call__(self, recipe, folder, resume=False, quiet=False, check_images=True):
         self.trained.append(folder)
         if self.astray(recipe):
             raise AstrayError("the loss is nan by step 3")

@@ -24,6 +24,13 @@ def reproduce(
         typer.Option(metavar="NAME=FOLDER", help="Where a data set is, such as cub=FOLDER; may be repeated."),
     ] = None,
     settings: Annotated[str | None, typer.Option(help="Only these of the experiment's settings, with commas.")] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="AXIS=CHOICE,…",
+            help="Only these choices, such as loss=arcface, and those they are held against; may be repeated.",
+        ),
+    ] = None,
     output: Annotated[Path, typer.Option(help="Folder of the runs, which experiments share.")] = Path("runs/lab"),
     results: Annotated[
         Path | None,
@@ -37,7 +44,8 @@ def reproduce(
 
     `isomargin reproduce base-losses --data cub=FOLDER` trains what is missing, a folder a run, and writes
     results/base-losses/table.md, .tex and .csv, with a row a run, the recipes and figures. The same command again goes
-    on. `isomargin reproduce all` runs one experiment after the other.
+    on. `isomargin reproduce all` runs one experiment after the other. With --settings or --only a part is run, and its
+    rows are put to those of other parts that are in the table already.
     """
     from isomargin.lab.experiment import as_scale
     from isomargin.lab.reproduce import reproduce as run
@@ -54,8 +62,9 @@ def reproduce(
     wanted, failed = as_scale(scale), []
     results = results or Path("results" if wanted == "small" else f"results/{wanted}")
     chosen = None if settings is None else [each.strip() for each in settings.split(",") if each.strip()]
-    if name == ALL and chosen is not None:
-        raise InputError("--settings are those of one experiment: leave them out to run all")
+    if name == ALL and (chosen is not None or only):
+        raise InputError("--settings and --only are of one experiment: leave them out to run all")
+    part = dict(choices_of(each) for each in only) if only else None
     places = dict(place(each) for each in data or [])
     wanted_names = with_scale(wanted) if name == ALL else [name]
     for each in wanted_names:
@@ -70,6 +79,7 @@ def reproduce(
                 seeds=seeds,
                 data=places,
                 settings=chosen,
+                only=part,
                 jobs=jobs,
                 devices=devices,
                 report=lambda sentence: print(sentence, file=sys.stderr, flush=True),
@@ -104,6 +114,22 @@ def listing() -> str:
         for scale, plan in experiment.plans.items():
             lines.append(f"  {scale}: {' '.join(plan.needs.split()) or 'needs nothing'}")
     return "\n".join(lines)
+
+
+def choices_of(text: str) -> tuple[str, list[str]]:
+    """Read which choices of an axis are wanted.
+
+    >>> choices_of("loss=arcface, smooth_ap")
+    ('loss', ['arcface', 'smooth_ap'])
+    >>> choices_of("arcface")
+    Traceback (most recent call last):
+    isomargin.errors.InputError: --only 'arcface' names no axis: AXIS=CHOICE is needed, such as loss=arcface
+    """
+    axis, _, listed = text.partition("=")
+    choices = [each.strip() for each in listed.split(",") if each.strip()]
+    if not (axis and choices):
+        raise InputError(f"--only {text!r} names no axis: AXIS=CHOICE is needed, such as loss=arcface")
+    return axis.strip(), choices
 
 
 def place(text: str) -> tuple[str, Path]:

@@ -231,6 +231,7 @@ def planned_runs(
     seeds: int | None = None,
     data: Mapping[str, Path] | None = None,
     settings: Sequence[str] | None = None,
+    only: Mapping[str, Sequence[str]] | None = None,
 ) -> list[PlannedRun]:
     """List the runs of an experiment at a scale, setting by setting, a seed after the other.
 
@@ -241,12 +242,14 @@ def planned_runs(
         data: where the data are that do not come with the package, by the name of the data set, or by that of the
             setting where features of them are trained on.
         settings: only these of the experiment's; all unless given.
+        only: by axis, only these choices, and those that they are held against; all unless given.
     """
     plan = plan_of(experiment, scale)
+    check_choices(plan, only or {})
     known, runs = find_settings(plan, settings, data or {}), []
     for name in known:
         place = location(name, known[name], data or {})
-        for chosen in combinations(plan, name):
+        for chosen in part_of(combinations(plan, name), only or {}, experiment.against):
             changes = [*place, *changes_of(known[name], chosen)]
             for seed in range(seeds or plan.seeds):
                 title = " ".join([name, *chosen.values()])
@@ -269,6 +272,33 @@ def combinations(plan: Plan, setting: str) -> list[dict[str, str]]:
     every = [dict(zip(plan.axes, choices, strict=True)) for choices in product(*plan.axes.values())]
     here = {"setting": setting}
     return [each for each in every if not plan.only or any(fits({**here, **each}, part) for part in plan.only)]
+
+
+def check_choices(plan: Plan, only: Mapping[str, Sequence[str]]) -> None:
+    """Refuse axes and choices that a plan does not have.
+
+    >>> check_choices(Plan(settings=("toy",), axes={"loss": ("a", "b")}), {"loss": ["c"]})
+    Traceback (most recent call last):
+    isomargin.errors.InputError: only: loss is 'c': one of 'a', 'b' is needed
+    """
+    for axis, choices in only.items():
+        checks.one_of(axis, "an axis of only", tuple(plan.axes))
+        for choice in choices:
+            checks.one_of(choice, f"only: {axis}", plan.axes[axis])
+
+
+def part_of(
+    every: Sequence[dict[str, str]], only: Mapping[str, Sequence[str]], against: Mapping[str, str]
+) -> list[dict[str, str]]:
+    """Give the combinations of some choices, and those that these are held against.
+
+    >>> every = [{"training": "plain"}, {"training": "tcm"}, {"training": "both"}]
+    >>> part_of(every, {"training": ["both"]}, {"training": "plain"})
+    [{'training': 'plain'}, {'training': 'both'}]
+    """
+    chosen = [each for each in every if fits(each, {axis: tuple(choices) for axis, choices in only.items()})]
+    bases = [{**each, **{axis: to for axis, to in against.items() if axis in each}} for each in chosen]
+    return [each for each in every if each in chosen or each in bases]
 
 
 def fits(choices: Mapping[str, str], wanted: Mapping[str, str | tuple[str, ...]]) -> bool:

@@ -26,10 +26,10 @@ class Outcome:
     """Sentences that stand below the table."""
 
 
-def write_outcome(outcome: Outcome, experiment: Experiment, folder: Path) -> None:
+def write_outcome(outcome: Outcome, experiment: Experiment, folder: Path, keep_figures: bool = False) -> None:
     """Write runs.json, table.md, table.tex, table.csv and recipes/*.yaml; what was there of another call is deleted."""
     folder.mkdir(parents=True, exist_ok=True)
-    for old in (*folder.glob("*.png"), *folder.glob("recipes/*.yaml")):
+    for old in (*folder.glob("recipes/*.yaml"), *(() if keep_figures else folder.glob("*.png"))):
         old.unlink()
     table = outcome.table
     write_json(folder / "runs.json", outcome.runs)

@@ -7,7 +7,7 @@ RESULTS/NAME/                             runs.json  table.md  table.tex  table.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from isomargin.lab.figures import draw_figures
 from isomargin.lab.jobs import Report, Train, locked, train_all
 from isomargin.lab.margins import draw_margins, margins_outcome, search_margins
 from isomargin.lab.outcome import Outcome, write_outcome
+from isomargin.lab.parts import join, read_before
 from isomargin.lab.ranges import make_range_tables, write_ranges
 from isomargin.lab.results import make_rows, run_values
 from isomargin.lab.tables import make_table, notes_of
@@ -39,6 +40,8 @@ from isomargin.measure.evaluation import Evaluation
 from isomargin.training import loop
 from isomargin.training.run import open_evaluation
 
+Draw = Callable[[Path], None]
+"""Draws the figures of an outcome into the folder of its results."""
 KEPT = 12  # evaluations in memory: those of a benchmark have 50 MB each
 
 
@@ -51,6 +54,7 @@ def reproduce(
     seeds: int | None = None,
     data: Mapping[str, Path] | None = None,
     settings: Sequence[str] | None = None,
+    only: Mapping[str, Sequence[str]] | None = None,
     jobs: int = 1,
     devices: int = 1,
     train: Train = loop.train,
@@ -66,12 +70,14 @@ def reproduce(
         seeds: how many; the experiment's own unless given.
         data: where data sets are that do not come with the package, by name.
         settings: of the experiment's settings, only these.
+        only: by axis, only these choices, and those that they are held against. What is in `results` of other settings
+            and choices, by the same recipes, stays there.
         jobs: how many runs are trained at the same time, in processes of their own; 1 is in this one.
         devices: how many train each run together, each in a process of its own; features are made by one.
         train: trains one run; to be called like `loop.train`.
         report: is given a sentence at a time on how it goes.
 
-    Returns: the table's rows, as in table.csv.
+    Returns: the rows of what was run, as in table.csv.
     """
     if checks.whole(jobs, "jobs") > 1 and checks.whole(devices, "devices") > 1:
         raise InputError(f"jobs is {jobs} and devices is {devices}: runs at the same time would share them, give one")
@@ -86,19 +92,23 @@ def reproduce(
         report(f"{name} at the paper's scale needs {plan.needs}")
     for wanted in settings or plan.settings:
         data |= prepare(wanted, folder, data, report)
-    runs = planned_runs(experiment, scale, seeds, data, settings)
+    runs = planned_runs(experiment, scale, seeds, data, settings, only)
     place = results / name
     if experiment.kind == "margins":
-        outcome = run_margins(experiment, plan, runs, folder, place, train, jobs, report)
+        outcome, draw = run_margins(plan, runs, folder, train, jobs, report)
     elif experiment.kind == "cost":
         from isomargin.lab.cost import cost_outcome, measure_cost
 
         if devices > 1:
             report("note: times are measured on one device")
-        outcome = cost_outcome(experiment, measure_cost(plan, runs, report))
-        write_outcome(outcome, experiment, place)
+        outcome, draw = cost_outcome(experiment, measure_cost(plan, runs, report)), draw_nothing
     else:
-        outcome = run_trainings(experiment, runs, folder, place, train, jobs, report)
+        outcome, draw = run_trainings(experiment, runs, folder, train, jobs, report, whole=only is None)
+    if is_joined(experiment, settings, only):
+        write_outcome(joined(outcome, experiment, scale, runs, place, report), experiment, place, keep_figures=True)
+    else:
+        write_outcome(outcome, experiment, place)
+    draw(place)
     return outcome.table.numbers
 
 
@@ -115,16 +125,37 @@ def prepare(name: str, folder: Path, data: Mapping[str, Path], report: Report) -
     return {name: made / ("given" if setting.split == "given" else "all.npz")}
 
 
+def is_joined(experiment: Experiment, settings: Sequence[str] | None, only: Mapping[str, Any] | None) -> bool:
+    """Tell whether results of a part are put to those of others: not times, nor ranks, which are of all together."""
+    return bool(settings or only) and experiment.kind != "cost" and not experiment.ranges
+
+
+def joined(
+    outcome: Outcome, experiment: Experiment, scale: Scale, runs: Sequence[PlannedRun], place: Path, report: Report
+) -> Outcome:
+    """Put what came of a part of an experiment to what is there of the others."""
+    before = read_before(place)
+    if before is None:
+        return outcome
+    anywhere = {setting.data: Path() for setting in load_settings()[0].values() if setting.data is not None}
+    planned = planned_runs(experiment, scale, 1, anywhere)
+    return join(outcome, before, planned, runs, experiment.kind == "margins", report)
+
+
+def draw_nothing(place: Path) -> None:
+    """Draw no figure."""
+
+
 def run_trainings(
     experiment: Experiment,
     runs: Sequence[PlannedRun],
     folder: Path,
-    place: Path,
     train: Train,
     jobs: int,
     report: Report,
-) -> Outcome:
-    """Train what is missing, compare, and write tables, then figures."""
+    whole: bool,
+) -> tuple[Outcome, Draw]:
+    """Train what is missing and compare; give what came of it, and what draws it unless choices are left out."""
     seconds = train_all(runs, folder, train, jobs, report)
     finished = [run for run in runs if run.folder in seconds]
 
@@ -139,27 +170,22 @@ def run_trainings(
         {f"{run.setting}-{run.variant}": run.recipe for run in runs if run.seed == 0},
         notes_of(rows, {name: setting.about for name, setting in load_settings()[0].items()}),
     )
-    write_outcome(outcome, experiment, place)
-    if experiment.ranges:
-        write_ranges(make_range_tables(experiment, finished, load, report), place)
-    draw_figures(experiment, runs, finished, folder, place, report)
-    return outcome
+
+    def draw(place: Path) -> None:
+        if experiment.ranges:
+            write_ranges(make_range_tables(experiment, finished, load, report), place)
+        if whole:
+            draw_figures(experiment, runs, finished, folder, place, report)
+        elif experiment.figures:
+            report("note: figures are drawn of all choices, not of a part: those that are there stay as they are")
+
+    return outcome, draw
 
 
 def run_margins(
-    experiment: Experiment,
-    plan: Plan,
-    runs: Sequence[PlannedRun],
-    folder: Path,
-    place: Path,
-    train: Train,
-    jobs: int,
-    report: Report,
-) -> Outcome:
-    """Search, pick, and write tables, then heat maps."""
+    plan: Plan, runs: Sequence[PlannedRun], folder: Path, train: Train, jobs: int, report: Report
+) -> tuple[Outcome, Draw]:
+    """Search and pick; give what came of it, and what draws the heat maps."""
     assert plan.margins is not None
     found, missing = search_margins(plan.margins, runs, folder, train, jobs, report)
-    outcome = margins_outcome(found, missing)
-    write_outcome(outcome, experiment, place)
-    draw_margins(found, plan.margins.tolerance, place)
-    return outcome
+    return margins_outcome(found, missing), partial(draw_margins, found, plan.margins.tolerance)

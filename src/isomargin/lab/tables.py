@@ -7,6 +7,7 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from isomargin.lab.experiment import Experiment
@@ -193,6 +194,17 @@ def as_markdown(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """
     parts = [heads, ["---"] * len(heads), *lines]
     return "\n".join("| " + " | ".join(each.replace("|", "\\|") for each in line) + " |" for line in parts) + "\n"
+
+
+def read_markdown(text: str) -> tuple[list[str], list[list[str]], str]:
+    """Read a text that begins with a table as `as_markdown` writes it: heads, lines, and what comes after.
+
+    >>> read_markdown(as_markdown(["loss"], [["a|b"]]) + "\\nA note.\\n")
+    (['loss'], [['a|b']], '\\nA note.\\n')
+    """
+    rows = list(takewhile(lambda line: line.startswith("|"), text.splitlines(keepends=True)))
+    heads, _, *lines = ([each.replace("\\|", "|") for each in row.strip()[2:-2].split(" | ")] for row in rows)
+    return heads, lines, text[sum(map(len, rows)) :]
 
 
 def published_part(experiment: Experiment) -> str:
