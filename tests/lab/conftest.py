@@ -20,12 +20,12 @@ SETTINGS = {
                 "evaluation.far=[0.05, 0.2]",
             ],
         },
-        "birds": {"recipe": "cub-lite0", "data": "cub"},
+        "birds": {"recipe": "cub-lite0", "data": "cub", "about": "photographs of birds"},
         "cars": {"recipe": "cars-resnet50-recall-at-k", "data": "cars"},
     },
     "choices": {
         "loss": {"smooth_ap": ["loss.base={name: smooth_ap}"], "arcface": ["loss.base={name: arcface}"]},
-        "training": {"plain": [], "tcm": ["loss.regularizer={name: tcm}"]},
+        "training": {"plain": [], "tcm": ["loss.regularizer={name: tcm}"], "both": ["loss.regularizer={name: tcm}"]},
     },
 }
 AXES = {"loss": ["smooth_ap", "arcface"], "training": ["plain", "tcm"]}

@@ -1,5 +1,6 @@
 """Parts of an experiment, run one after the other: what is in the table at the end, and what is not kept."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -11,14 +12,23 @@ import isomargin as im
 from isomargin.lab.experiment import planned_runs
 from isomargin.lab.reproduce import reproduce
 
+MARGINS = {"positive": [0.9], "negative": [0.3, 0.5], "held_out": 0.4}
+THREE = {"settings": ["toy"], "axes": {"loss": ["smooth_ap"], "training": ["plain", "tcm", "both"]}, "seeds": 2}
 
-def run(folder, **part):
+
+def run(folder, astray=lambda recipe: False, **part):
     """Run an experiment or a part of it with runs of its own; give how many runs were trained, and what was told."""
-    trainer, told = Trainer(), []
+    trainer, told = Trainer(astray), []
     part = {"scale": "toy", "seeds": 2, **part}
     number = len(list(folder.glob("runs-*")))
     reproduce("losses", folder / f"runs-{number}", folder / "results", train=trainer, report=told.append, **part)
     return len(trainer.trained), [each for each in told if each.startswith("note")]
+
+
+def rows_of(folder):
+    """Give choices and seeds of the table's rows."""
+    with (folder / "results" / "losses" / "table.csv").open() as file:
+        return [(f"{row['loss']}+{row['training']}", row["seeds"]) for row in csv.DictReader(file)]
 
 
 def texts(folder):
@@ -72,11 +82,42 @@ def test_rows_by_other_recipes_are_not_kept(add, tmp_path):
     run(tmp_path)
     path = tmp_path / "results" / "losses" / "recipes" / "toy-smooth_ap+tcm.yaml"
     path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "epochs": 99.0}))
+    _, (told,) = run(tmp_path, only={"loss": ["arcface"]})
+    assert told.startswith(
+        "note: of the earlier results 1 of 2 rows are not kept: the experiment has other recipes now"
+    )
+    assert [line[0] for line in rows_of(tmp_path)] == ["smooth_ap+plain", "arcface+plain", "arcface+tcm"]
+    assert not path.exists()
+
+
+def test_rows_whose_base_is_by_another_recipe_are_not_kept_either(add, tmp_path):
+    add("losses", against={"training": "plain"})
+    run(tmp_path)
+    path = tmp_path / "results" / "losses" / "recipes" / "toy-smooth_ap+plain.yaml"
+    path.write_text("name: a\nunknown: 1\n")  # as of another version
+    _, (told,) = run(tmp_path, only={"loss": ["arcface"]})
+    assert "2 of 2 rows are not kept" in told
+    assert [line[0] for line in rows_of(tmp_path)] == ["arcface+plain", "arcface+tcm"]
+
+
+def test_rows_held_against_other_seeds_than_before_are_not_kept(add, tmp_path):
+    add("losses", against={"training": "plain"}, plans={"toy": THREE})
+    run(tmp_path)
+    assert run(tmp_path, only={"training": ["both"]}) == (4, [])
+    assert len(rows_of(tmp_path)) == 3
+    _, (told,) = run(tmp_path, only={"training": ["both"]}, seeds=1)
+    assert "1 of 1 rows are not kept" in told
+    assert rows_of(tmp_path) == [("smooth_ap+plain", "1"), ("smooth_ap+both", "1")]
+
+
+def test_rows_of_other_columns_are_not_kept(add, tmp_path):
+    add("losses", against={"training": "plain"}, columns=["recall@1", "opis", "eer"])
+    run(tmp_path)
+    add("losses", against={"training": "plain"}, columns=["recall@1", "map_at_r"])
     _, told = run(tmp_path, only={"loss": ["arcface"]})
-    assert told == ["note: of the earlier results 1 of 2 rows are not kept: the experiment has other recipes now"]
-    table = (tmp_path / "results" / "losses" / "table.md").read_text()
-    assert "smooth_ap | plain" in table
-    assert "smooth_ap | tcm" not in table
+    assert told == ["note: of the earlier results 2 of 2 rows are not kept: the table has other columns now"]
+    head = (tmp_path / "results" / "losses" / "table.md").read_text().splitlines()[0]
+    assert head == "| setting | loss | training | seeds | recall@1 % | change | MAP@R % | change |"
 
 
 def test_rows_that_the_experiment_no_longer_has_are_not_kept(add, tmp_path):
@@ -84,21 +125,64 @@ def test_rows_that_the_experiment_no_longer_has_are_not_kept(add, tmp_path):
     run(tmp_path)
     axes = {"loss": ["arcface"], "training": ["plain", "tcm"]}
     add("losses", against={"training": "plain"}, plans={"toy": {"settings": ["toy"], "axes": axes, "seeds": 2}})
-    _, told = run(tmp_path, settings=["toy"])
-    assert told == ["note: of the earlier results 2 of 2 rows are not kept: the experiment has other recipes now"]
+    _, (told,) = run(tmp_path, settings=["toy"])
+    assert "2 of 2 rows are not kept" in told
     assert "smooth_ap" not in (tmp_path / "results" / "losses" / "table.md").read_text()
 
 
 def test_searches_keep_those_of_other_recipes_whatever_was_picked(add, tmp_path):
-    margins = {"positive": [0.9], "negative": [0.3, 0.5], "held_out": 0.4}
     axes = {"loss": ["smooth_ap", "arcface"], "training": ["tcm"]}
-    plan = {"settings": ["toy"], "axes": axes, "seeds": 1, "margins": margins}
+    plan = {"settings": ["toy"], "axes": axes, "seeds": 1, "margins": dict(MARGINS)}
     add("losses", kind="margins", plans={"toy": plan})
     run(tmp_path, seeds=1)
     table = (tmp_path / "results" / "losses" / "table.md").read_text()
     assert run(tmp_path, seeds=1, only={"loss": ["arcface"]}) == (3, [])
     assert (tmp_path / "results" / "losses" / "table.md").read_text() == table
     assert len(list((tmp_path / "results" / "losses").glob("*.png"))) == 2
+    plan["margins"]["negative"] = [0.2, 0.3]
+    add("losses", kind="margins", plans={"toy": plan})
+    _, (told,) = run(tmp_path, seeds=1, only={"loss": ["arcface"]})
+    assert "1 of 1 rows are not kept" in told
+    assert [path.stem for path in (tmp_path / "results" / "losses").glob("*.png")] == ["margins_grid-toy-arcface+tcm"]
+
+
+def test_what_went_astray_in_another_part_is_still_said(add, tmp_path):
+    plan = {"settings": ["toy"], "axes": {"loss": ["smooth_ap", "arcface"], "training": ["tcm"]}, "seeds": 1}
+    add("losses", kind="margins", plans={"toy": {**plan, "margins": MARGINS}})
+    run(tmp_path, astray=lambda recipe: recipe.loss.base["name"] == "smooth_ap", seeds=1)
+    place = tmp_path / "results" / "losses"
+    assert "toy smooth_ap tcm is missing" in (place / "table.md").read_text()
+    run(tmp_path, seeds=1, only={"loss": ["arcface"]})
+    assert "toy smooth_ap tcm is missing" in (place / "table.md").read_text()
+    run(tmp_path, seeds=1, only={"loss": ["smooth_ap"]})
+    assert "is missing" not in (place / "table.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["table.md", "table.csv", "runs.json"])
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_text("[{}]")])
+def test_results_that_cannot_be_read_are_told_of_before_anything_is_trained(add, tmp_path, name, damage):
+    add("losses")
+    run(tmp_path)
+    damage(tmp_path / "results" / "losses" / name)
+    trainer = Trainer()
+    with pytest.raises(im.InputError, match=r"cannot be read .*: move them away"):
+        reproduce("losses", tmp_path, tmp_path / "results", scale="toy", only={"loss": ["arcface"]}, train=trainer)
+    assert trainer.trained == []
+
+
+@pytest.mark.parametrize("fields", [{"kind": "cost"}, {"ranges": [[0.01, 0.1]]}])
+def test_times_and_ranks_are_of_all_choices(add, tmp_path, fields):
+    add("losses", **fields)
+    with pytest.raises(im.InputError, match="all its choices are needed"):
+        run(tmp_path, only={"loss": ["arcface"]})
+
+
+def test_a_part_without_runs_is_refused(add, tmp_path):
+    axes = {"loss": ["smooth_ap", "arcface"], "training": ["plain", "tcm"]}
+    plan = {"settings": ["toy"], "axes": axes, "only": [{"loss": "arcface"}, {"training": "plain"}]}
+    add("losses", plans={"toy": plan})
+    with pytest.raises(im.InputError, match="no run with these settings and choices"):
+        run(tmp_path, only={"loss": ["smooth_ap"], "training": ["tcm"]})
 
 
 def test_the_whole_keeps_nothing(add, tmp_path):
@@ -117,7 +201,7 @@ def test_figures_of_a_part_are_not_drawn_and_those_there_stay(add, tmp_path):
     picture = tmp_path / "results" / "losses" / "calibration_ranges-toy.png"
     before = picture.read_bytes()
     _, told = run(tmp_path, only={"loss": ["arcface"]})
-    assert told == ["note: figures are drawn of all choices, not of a part: those that are there stay as they are"]
+    assert told == ["note: figures are of all choices and not drawn of a part: those of before stay"]
     assert picture.read_bytes() == before
 
 

@@ -45,7 +45,7 @@ def reproduce(
     `isomargin reproduce base-losses --data cub=FOLDER` trains what is missing, a folder a run, and writes
     results/base-losses/table.md, .tex and .csv, with a row a run, the recipes and figures. The same command again goes
     on. `isomargin reproduce all` runs one experiment after the other. With --settings or --only a part is run, and its
-    rows are put to those of other parts that are in the table already.
+    rows are put to those of other parts that are in the table already; not so times and ranks, which are of one call.
     """
     from isomargin.lab.experiment import as_scale
     from isomargin.lab.reproduce import reproduce as run
@@ -64,7 +64,9 @@ def reproduce(
     chosen = None if settings is None else [each.strip() for each in settings.split(",") if each.strip()]
     if name == ALL and (chosen is not None or only):
         raise InputError("--settings and --only are of one experiment: leave them out to run all")
-    part = dict(choices_of(each) for each in only) if only else None
+    part: dict[str, list[str]] = {}
+    for axis, choices in map(choices_of, only or []):
+        part.setdefault(axis, []).extend(choices)
     places = dict(place(each) for each in data or [])
     wanted_names = with_scale(wanted) if name == ALL else [name]
     for each in wanted_names:
@@ -125,11 +127,11 @@ def choices_of(text: str) -> tuple[str, list[str]]:
     Traceback (most recent call last):
     isomargin.errors.InputError: --only 'arcface' names no axis: AXIS=CHOICE is needed, such as loss=arcface
     """
-    axis, _, listed = text.partition("=")
+    axis, listed = (each.strip() for each in text.partition("=")[::2])
     choices = [each.strip() for each in listed.split(",") if each.strip()]
     if not (axis and choices):
         raise InputError(f"--only {text!r} names no axis: AXIS=CHOICE is needed, such as loss=arcface")
-    return axis.strip(), choices
+    return axis, choices
 
 
 def place(text: str) -> tuple[str, Path]:

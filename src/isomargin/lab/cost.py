@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from isomargin.data.feeding import training_batches
-from isomargin.lab.experiment import Experiment, Plan, PlannedRun
+from isomargin.lab.experiment import Experiment, Plan, PlannedRun, base_of, file_name
 from isomargin.lab.outcome import Outcome
 from isomargin.lab.results import grouped
 from isomargin.lab.tables import Table, signs
@@ -236,13 +236,13 @@ def cost_outcome(experiment: Experiment, measured: Sequence[Measured]) -> Outcom
             number |= spread_values(f"{part} change", changes)
         lines.append(line)
         numbers.append(number)
-    recipes = {f"{each.run.setting}-{each.run.variant}": each.run.recipe for each in measured}
+    recipes = {file_name(each.run.setting, each.run.choices): each.run.recipe for each in measured}
     return Outcome(Table(heads, lines, numbers), [one for each in measured for one in cost_values(each)], recipes)
 
 
 def held_against(experiment: Experiment, one: Measured, measured: Sequence[Measured]) -> Measured | None:
     """Find what a choice's times are held against; None for that one itself."""
-    base = {**one.run.choices, **{axis: to for axis, to in experiment.against.items() if axis in one.run.choices}}
+    base = base_of(one.run.choices, experiment.against)
     same = (each for each in measured if each.run.setting == one.run.setting and each.run.choices == base)
     return None if base == one.run.choices else next(same, None)
 

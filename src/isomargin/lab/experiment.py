@@ -164,7 +164,7 @@ class PlannedRun(_Part):
         >>> run.variant
         'smooth_ap+tcm'
         """
-        return "+".join(self.choices.values()) or "run"
+        return variant_of(self.choices)
 
     @property
     def folder(self) -> Path:
@@ -255,6 +255,8 @@ def planned_runs(
                 title = " ".join([name, *chosen.values()])
                 recipe = load_recipe(known[name].recipe, [*changes, f"seed={seed}", f"name={title}"])
                 runs.append(PlannedRun(setting=name, choices=chosen, seed=seed, recipe=recipe))
+    if not runs:
+        raise InputError("the experiment has no run with these settings and choices: see what it has in --list")
     return runs
 
 
@@ -281,6 +283,8 @@ def check_choices(plan: Plan, only: Mapping[str, Sequence[str]]) -> None:
     Traceback (most recent call last):
     isomargin.errors.InputError: only: loss is 'c': one of 'a', 'b' is needed
     """
+    if only and not plan.axes:
+        raise InputError("only is for experiments with axes: this one has none")
     for axis, choices in only.items():
         checks.one_of(axis, "an axis of only", tuple(plan.axes))
         for choice in choices:
@@ -297,8 +301,31 @@ def part_of(
     [{'training': 'plain'}, {'training': 'both'}]
     """
     chosen = [each for each in every if fits(each, {axis: tuple(choices) for axis, choices in only.items()})]
-    bases = [{**each, **{axis: to for axis, to in against.items() if axis in each}} for each in chosen]
+    bases = [base_of(each, against) for each in chosen]
     return [each for each in every if each in chosen or each in bases]
+
+
+def base_of(choices: Mapping[str, str], against: Mapping[str, str]) -> dict[str, str]:
+    """Give the choices that others are held against.
+
+    >>> base_of({"loss": "a", "training": "tcm"}, {"training": "plain"})
+    {'loss': 'a', 'training': 'plain'}
+    """
+    return {**choices, **{axis: choice for axis, choice in against.items() if axis in choices}}
+
+
+def variant_of(choices: Mapping[str, str]) -> str:
+    """Name choices as a folder is.
+
+    >>> variant_of({"loss": "a", "training": "tcm"}), variant_of({})
+    ('a+tcm', 'run')
+    """
+    return "+".join(choices.values()) or "run"
+
+
+def file_name(setting: str, choices: Mapping[str, str]) -> str:
+    """Name the files of a setting and choices among the results, without a suffix."""
+    return f"{setting}-{variant_of(choices)}"
 
 
 def fits(choices: Mapping[str, str], wanted: Mapping[str, str | tuple[str, ...]]) -> bool:

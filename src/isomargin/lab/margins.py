@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from isomargin.errors import AstrayError, InputError
-from isomargin.lab.experiment import Margins, PlannedRun
+from isomargin.lab.experiment import Margins, PlannedRun, file_name
 from isomargin.lab.jobs import (
     Busy,
     Report,
@@ -34,7 +34,7 @@ from isomargin.lab.results import grouped
 from isomargin.lab.tables import Table, shown, signs
 from isomargin.training.recipe import Recipe
 from isomargin.training.run import RunFolder
-from isomargin.training.tune import pick, run_name, tune
+from isomargin.training.tune import BASELINE, pick, run_name, tune
 from isomargin.training.tuned import Tuned, TunedRun, has_scores
 
 SCORES = ("recall_at_1", "opis", "epsilon_opis", "map_at_r")
@@ -61,7 +61,7 @@ class Found:
     @property
     def name(self) -> str:
         """Of its files."""
-        return "-".join([self.setting, "+".join(self.choices.values())]) if self.choices else self.setting
+        return file_name(self.setting, self.choices)
 
     @property
     def share(self) -> float | None:
@@ -167,6 +167,11 @@ def grid_names(margins: Margins) -> list[str]:
     """
     every = product(margins.weights or (None,), margins.positive, margins.negative)
     return [run_name(positive, negative, weight) for weight, positive, negative in every if positive >= negative]
+
+
+def search_names(margins: Margins) -> list[str]:
+    """Name all that a search trains: the grid, and the baseline first."""
+    return [BASELINE, *grid_names(margins)]
 
 
 def find(

@@ -27,20 +27,27 @@ class Outcome:
 
 
 def write_outcome(outcome: Outcome, experiment: Experiment, folder: Path, keep_figures: bool = False) -> None:
-    """Write runs.json, table.md, table.tex, table.csv and recipes/*.yaml; what was there of another call is deleted."""
+    """Write recipes/*.yaml, runs.json, table.md, table.tex and table.csv; delete what was there of another call.
+
+    With `keep_figures` figures stay, but for the heat maps of searches that are no longer in the table.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    for old in (*folder.glob("recipes/*.yaml"), *(() if keep_figures else folder.glob("*.png"))):
-        old.unlink()
+    if outcome.recipes:
+        (folder / "recipes").mkdir(exist_ok=True)
+    for name, recipe in outcome.recipes.items():
+        without_place(recipe).save(folder / "recipes" / f"{name}.yaml")
     table = outcome.table
     write_json(folder / "runs.json", outcome.runs)
     notes = "".join(f"\n{each}\n" for each in outcome.notes)
     write_text(folder / "table.md", as_markdown(table.heads, table.lines) + notes + published_part(experiment))
     write_text(folder / "table.tex", as_latex(table.heads, table.lines))
     write_text(folder / "table.csv", as_csv(table.numbers))
-    if outcome.recipes:
-        (folder / "recipes").mkdir(exist_ok=True)
-    for name, recipe in outcome.recipes.items():
-        without_place(recipe).save(folder / "recipes" / f"{name}.yaml")
+    for old in folder.glob("recipes/*.yaml"):
+        if old.stem not in outcome.recipes:
+            old.unlink()
+    for old in folder.glob("margins_grid-*.png" if keep_figures else "*.png"):
+        if not keep_figures or old.stem.removeprefix("margins_grid-") not in outcome.recipes:
+            old.unlink()
 
 
 def write_text(path: Path, text: str) -> None:

@@ -20,6 +20,8 @@ from isomargin.lab.experiment import (
     Plan,
     PlannedRun,
     Scale,
+    check_choices,
+    file_name,
     find_settings,
     load_experiment,
     load_settings,
@@ -31,7 +33,7 @@ from isomargin.lab.figures import draw_figures
 from isomargin.lab.jobs import Report, Train, locked, train_all
 from isomargin.lab.margins import draw_margins, margins_outcome, search_margins
 from isomargin.lab.outcome import Outcome, write_outcome
-from isomargin.lab.parts import join, read_before
+from isomargin.lab.parts import Whole, join, read_before
 from isomargin.lab.ranges import make_range_tables, write_ranges
 from isomargin.lab.results import make_rows, run_values
 from isomargin.lab.tables import make_table, notes_of
@@ -87,7 +89,13 @@ def reproduce(
     experiment = load_experiment(name)
     plan = plan_of(experiment, scale)
     data = write_toy_data(folder / "data") if scale == "toy" else dict(data or {})
-    find_settings(plan, settings, data)  # what is missing is told before anything is computed
+    # What is missing or wrong is told before anything is computed.
+    find_settings(plan, settings, data)
+    check_choices(plan, only or {})
+    together = experiment.kind == "cost" or bool(experiment.ranges)  # times, or ranks, which are of one call
+    if only and together:
+        raise InputError(f"{name} compares times or ranks of one call: all its choices are needed, leave out only")
+    before = read_before(results / name) if (settings or only) and not together else None
     if scale == "paper" and plan.needs:
         report(f"{name} at the paper's scale needs {plan.needs}")
     for wanted in settings or plan.settings:
@@ -103,11 +111,12 @@ def reproduce(
             report("note: times are measured on one device")
         outcome, draw = cost_outcome(experiment, measure_cost(plan, runs, report)), draw_nothing
     else:
-        outcome, draw = run_trainings(experiment, runs, folder, train, jobs, report, whole=only is None)
-    if is_joined(experiment, settings, only):
-        write_outcome(joined(outcome, experiment, scale, runs, place, report), experiment, place, keep_figures=True)
-    else:
+        outcome, draw = run_trainings(experiment, runs, folder, train, jobs, report, all_choices=not only)
+    if before is None:
         write_outcome(outcome, experiment, place)
+    else:
+        joined = join(outcome, before, whole_of(experiment, scale), runs, report)
+        write_outcome(joined, experiment, place, keep_figures=True)
     draw(place)
     return outcome.table.numbers
 
@@ -125,21 +134,12 @@ def prepare(name: str, folder: Path, data: Mapping[str, Path], report: Report) -
     return {name: made / ("given" if setting.split == "given" else "all.npz")}
 
 
-def is_joined(experiment: Experiment, settings: Sequence[str] | None, only: Mapping[str, Any] | None) -> bool:
-    """Tell whether results of a part are put to those of others: not times, nor ranks, which are of all together."""
-    return bool(settings or only) and experiment.kind != "cost" and not experiment.ranges
-
-
-def joined(
-    outcome: Outcome, experiment: Experiment, scale: Scale, runs: Sequence[PlannedRun], place: Path, report: Report
-) -> Outcome:
-    """Put what came of a part of an experiment to what is there of the others."""
-    before = read_before(place)
-    if before is None:
-        return outcome
-    anywhere = {setting.data: Path() for setting in load_settings()[0].values() if setting.data is not None}
-    planned = planned_runs(experiment, scale, 1, anywhere)
-    return join(outcome, before, planned, runs, experiment.kind == "margins", report)
+def whole_of(experiment: Experiment, scale: Scale) -> Whole:
+    """Give all that an experiment has, whatever data are there."""
+    known = load_settings()[0]
+    anywhere = {setting.data: Path() for setting in known.values() if setting.data is not None}
+    about = {name: setting.about for name, setting in known.items()}
+    return Whole(experiment, planned_runs(experiment, scale, 1, anywhere), plan_of(experiment, scale).margins, about)
 
 
 def draw_nothing(place: Path) -> None:
@@ -153,9 +153,9 @@ def run_trainings(
     train: Train,
     jobs: int,
     report: Report,
-    whole: bool,
+    all_choices: bool,
 ) -> tuple[Outcome, Draw]:
-    """Train what is missing and compare; give what came of it, and what draws it unless choices are left out."""
+    """Train what is missing and compare; give what came of it, and what draws its figures, which are of all choices."""
     seconds = train_all(runs, folder, train, jobs, report)
     finished = [run for run in runs if run.folder in seconds]
 
@@ -167,17 +167,17 @@ def run_trainings(
     outcome = Outcome(
         make_table(experiment, rows),
         [run_values(result) for row in rows for result in row.results],
-        {f"{run.setting}-{run.variant}": run.recipe for run in runs if run.seed == 0},
+        {file_name(run.setting, run.choices): run.recipe for run in runs if run.seed == 0},
         notes_of(rows, {name: setting.about for name, setting in load_settings()[0].items()}),
     )
 
     def draw(place: Path) -> None:
         if experiment.ranges:
             write_ranges(make_range_tables(experiment, finished, load, report), place)
-        if whole:
+        if all_choices:
             draw_figures(experiment, runs, finished, folder, place, report)
         elif experiment.figures:
-            report("note: figures are drawn of all choices, not of a part: those that are there stay as they are")
+            report("note: figures are of all choices and not drawn of a part: those of before stay")
 
     return outcome, draw
 

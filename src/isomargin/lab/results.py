@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from isomargin.files import atomic_write
-from isomargin.lab.experiment import Experiment, PlannedRun
+from isomargin.lab.experiment import Experiment, PlannedRun, base_of
 from isomargin.measure.comparison import Difference
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.seeds import FAR_SPREAD, FRR_SPREAD, compare_seeds
@@ -97,7 +97,7 @@ def make_rows(
     groups, rows = grouped(runs), []
     for (setting, choices), group in groups.items():
         chosen = dict(choices)
-        base = {**chosen, **{axis: choice for axis, choice in experiment.against.items() if axis in chosen}}
+        base = base_of(chosen, experiment.against)
         others = groups.get((setting, tuple(base.items())), [])
         differences = {} if base == chosen else differences_of(others, group, load)
         results = [RunResult(run, scores_of(load(run.folder)), seconds.get(run.folder)) for run in group]

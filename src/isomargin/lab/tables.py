@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
@@ -141,13 +141,17 @@ def make_table(experiment: Experiment, rows: Sequence[Row]) -> Table:
 
 def notes_of(rows: Sequence[Row], about: Mapping[str, str]) -> tuple[str, ...]:
     """Say what the settings of some rows are, by name, and what stands in brackets."""
-    names = dict.fromkeys(row.setting for row in rows)
-    notes = [f"{name}: {about[name]}." for name in names if about.get(name)]
+    notes = setting_notes(dict.fromkeys(row.setting for row in rows), about)
     if any(row.differences for row in rows):
         single = any(row.seeds == 1 for row in rows if row.differences)
         over = "classes; how much seeds differ a single one cannot tell" if single else "classes and seeds"
         notes.append(f"Changes are against {against(rows)}, in brackets their 95% intervals over {over}.")
     return tuple(notes)
+
+
+def setting_notes(names: Iterable[str], about: Mapping[str, str]) -> list[str]:
+    """Say what settings are."""
+    return [f"{name}: {about[name]}." for name in names if about.get(name)]
 
 
 def against(rows: Sequence[Row]) -> str:

@@ -51,8 +51,7 @@ class ProxyLoss(MetricLoss):
 
     def batch_loss(self, vectors: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
         """Return the mean of the samples' losses, each times its weight (n,)."""
-        losses = self.sample_losses(vectors, labels)
-        return (losses if weights is None else losses * weights.to(losses)).mean()
+        return weighted_mean(self.sample_losses(vectors, labels), weights)
 
     def sample_losses(self, vectors: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of each sample (n,), from vectors (n, d) of length 1 and labels (n,)."""
@@ -94,6 +93,11 @@ class ProxyLoss(MetricLoss):
                 f"labels holds {int(outside[0])}: labels from 0 to {self.num_classes - 1} are needed for the "
                 f"{self.num_classes} class{'es' if self.num_classes > 1 else ''} of {name}"
             )
+
+
+def weighted_mean(losses: Tensor, weights: Tensor | None) -> Tensor:
+    """Return the mean of losses (n,), each times its weight (n,)."""
+    return (losses if weights is None else losses * weights.to(losses)).mean()
 
 
 class Cosine(distances.CosineSimilarity):  # type: ignore[misc]

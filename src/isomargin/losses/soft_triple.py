@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from isomargin import checks
 from isomargin.losses._batch import normalise, product
-from isomargin.losses._proxies import ProxyLoss
+from isomargin.losses._proxies import ProxyLoss, weighted_mean
 
 
 class SoftTripleLoss(ProxyLoss):
@@ -73,15 +73,10 @@ class SoftTripleLoss(ProxyLoss):
     def batch_loss(self, vectors: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
         """Return the mean of the samples' losses and the centres' term."""
         centers = normalise(self.proxies)  # once for both
-        losses = self.losses_at(centers, vectors, labels)
-        value = (losses if weights is None else losses * weights.to(losses)).mean()
+        value = weighted_mean(self.losses_at(centers, vectors, labels), weights)
         if self.tau == 0 or self.centers_per_class == 1:
             return value
         return value + self.tau * self.spread(centers)
-
-    def sample_losses(self, vectors: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of each sample (n,), without the centres' term."""
-        return self.losses_at(normalise(self.proxies), vectors, labels)
 
     def losses_at(self, centers: Tensor, vectors: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of each sample (n,) with centres of length 1."""
