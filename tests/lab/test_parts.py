@@ -56,6 +56,21 @@ def test_parts_one_after_the_other_give_the_tables_of_the_whole(add, tmp_path, r
     assert texts(parts) == texts(whole)
 
 
+def test_a_part_that_ends_while_another_is_run_is_not_lost(add, tmp_path):
+    add("losses", against={"training": "plain"})
+    others = [lambda: run(tmp_path, only={"loss": ["smooth_ap"]})]
+
+    def first_run_the_other(recipe):
+        if others:
+            others.pop()()
+        return False
+
+    run(tmp_path, only={"loss": ["arcface"], "training": ["plain"]})  # so that there is a table before both
+    run(tmp_path, astray=first_run_the_other, only={"loss": ["arcface"]})
+    expected = ["smooth_ap+plain", "smooth_ap+tcm", "arcface+plain", "arcface+tcm"]
+    assert [line[0] for line in rows_of(tmp_path)] == expected
+
+
 def test_a_part_without_differences_keeps_those_of_the_others(add, tmp_path):
     add("losses", against={"training": "plain"})
     run(tmp_path)
@@ -181,7 +196,7 @@ def test_a_part_without_runs_is_refused(add, tmp_path):
     axes = {"loss": ["smooth_ap", "arcface"], "training": ["plain", "tcm"]}
     plan = {"settings": ["toy"], "axes": axes, "only": [{"loss": "arcface"}, {"training": "plain"}]}
     add("losses", plans={"toy": plan})
-    with pytest.raises(im.InputError, match="no run with these settings and choices"):
+    with pytest.raises(im.InputError, match="does not run these choices with each other"):
         run(tmp_path, only={"loss": ["smooth_ap"], "training": ["tcm"]})
 
 

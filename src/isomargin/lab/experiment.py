@@ -256,7 +256,7 @@ def planned_runs(
                 recipe = load_recipe(known[name].recipe, [*changes, f"seed={seed}", f"name={title}"])
                 runs.append(PlannedRun(setting=name, choices=chosen, seed=seed, recipe=recipe))
     if not runs:
-        raise InputError("the experiment has no run with these settings and choices: see what it has in --list")
+        raise InputError("the experiment does not run these choices with each other in these settings: choose others")
     return runs
 
 

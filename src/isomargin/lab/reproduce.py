@@ -95,13 +95,14 @@ def reproduce(
     together = experiment.kind == "cost" or bool(experiment.ranges)  # times, or ranks, which are of one call
     if only and together:
         raise InputError(f"{name} compares times or ranks of one call: all its choices are needed, leave out only")
-    before = read_before(results / name) if (settings or only) and not together else None
+    place, joins = results / name, bool(settings or only) and not together
+    if joins:
+        read_before(place)
     if scale == "paper" and plan.needs:
         report(f"{name} at the paper's scale needs {plan.needs}")
     for wanted in settings or plan.settings:
         data |= prepare(wanted, folder, data, report)
     runs = planned_runs(experiment, scale, seeds, data, settings, only)
-    place = results / name
     if experiment.kind == "margins":
         outcome, draw = run_margins(plan, runs, folder, train, jobs, report)
     elif experiment.kind == "cost":
@@ -112,6 +113,7 @@ def reproduce(
         outcome, draw = cost_outcome(experiment, measure_cost(plan, runs, report)), draw_nothing
     else:
         outcome, draw = run_trainings(experiment, runs, folder, train, jobs, report, all_choices=not only)
+    before = read_before(place) if joins else None  # now: other parts may have come to it meanwhile
     if before is None:
         write_outcome(outcome, experiment, place)
     else:
