@@ -7,7 +7,8 @@ import torch
 
 from isomargin.lab import cost
 from isomargin.lab.cost import Cost, Measured, Trainee, as_cost, cost_outcome
-from isomargin.lab.experiment import Experiment, PlannedRun, planned_runs
+from isomargin.lab.experiment import Experiment
+from isomargin.lab.plan import PlannedRun, planned_runs
 from isomargin.lab.toy import write_toy_data
 from isomargin.training.loop import train
 from isomargin.training.recipe import ScheduleRecipe

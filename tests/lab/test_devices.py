@@ -11,8 +11,8 @@ import isomargin as im
 from isomargin.errors import AstrayError
 from isomargin.lab import devices
 from isomargin.lab.devices import train_on_devices
-from isomargin.lab.experiment import planned_runs
 from isomargin.lab.jobs import locked
+from isomargin.lab.plan import planned_runs
 from isomargin.lab.reproduce import reproduce
 from isomargin.lab.toy import write_toy_data
 from isomargin.training.recipe import load_recipe

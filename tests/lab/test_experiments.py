@@ -9,19 +9,8 @@ import pytest
 
 import isomargin as im
 from isomargin.figures.registry import find_figure
-from isomargin.lab.experiment import (
-    Choice,
-    Experiment,
-    Plan,
-    Setting,
-    changes_of,
-    combinations,
-    experiment_names,
-    find_settings,
-    load_experiment,
-    load_settings,
-    planned_runs,
-)
+from isomargin.lab.experiment import Choice, Experiment, Plan, Setting, experiment_names, load_experiment, load_settings
+from isomargin.lab.plan import changes_of, combinations, find_settings, planned_runs
 from isomargin.lab.tables import TITLES
 from isomargin.training.recipe import load_recipe
 from isomargin.training.setup import make_recipe_loss

@@ -16,8 +16,8 @@ from pretended_training import note_process
 
 import isomargin as im
 from isomargin import checks
-from isomargin.lab.experiment import planned_runs
 from isomargin.lab.jobs import Busy, Task, do_all, locked, threads, train_all
+from isomargin.lab.plan import planned_runs
 
 
 def test_each_process_has_its_share_of_the_cores_and_leaves_this_one_as_it_was(monkeypatch):

@@ -9,7 +9,7 @@ import yaml
 from pretended_training import Trainer
 
 import isomargin as im
-from isomargin.lab.experiment import planned_runs
+from isomargin.lab.plan import planned_runs
 from isomargin.lab.reproduce import reproduce
 
 MARGINS = {"positive": [0.9], "negative": [0.3, 0.5], "held_out": 0.4}

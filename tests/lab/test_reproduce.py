@@ -11,7 +11,7 @@ from pretended_training import Trainer, evaluated
 
 import isomargin as im
 from isomargin.lab import reproduce as module
-from isomargin.lab.experiment import planned_runs
+from isomargin.lab.plan import planned_runs
 from isomargin.lab.reproduce import reproduce
 from isomargin.lab.tables import as_latex
 from isomargin.measure.seeds import compare_seeds

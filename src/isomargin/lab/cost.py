@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from isomargin.data.feeding import training_batches
-from isomargin.lab.experiment import Experiment, Plan, PlannedRun, base_of, file_name
+from isomargin.lab.experiment import Experiment, Plan
 from isomargin.lab.outcome import Outcome
+from isomargin.lab.plan import PlannedRun, base_of, file_name
 from isomargin.lab.results import grouped
 from isomargin.lab.tables import Table, signs
 from isomargin.training import setup

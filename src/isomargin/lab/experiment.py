@@ -3,15 +3,12 @@
     experiments/NAME.yaml     one experiment
     settings.yaml             what experiments share: a recipe with changes, and what each choice means there
 
-A run of an experiment is a setting, one choice of every axis, and a seed. A choice stands for changes of the recipe.
+A choice stands for changes of the recipe; `isomargin.lab.plan` makes runs of them.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
 from functools import cache
-from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -20,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from isomargin import checks
 from isomargin.errors import InputError
-from isomargin.training.recipe import Recipe, YamlLoader, load_recipe
+from isomargin.training.recipe import YamlLoader
 
 FOLDER = Path(__file__).parent
 Scale = Literal["small", "paper", "toy"]
@@ -145,33 +142,6 @@ class Experiment(_Part):
         return self
 
 
-class PlannedRun(_Part):
-    """One run of an experiment."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
-
-    setting: str
-    choices: dict[str, str]
-    """By axis."""
-    seed: int
-    recipe: Recipe
-
-    @property
-    def variant(self) -> str:
-        """Its choices as the name of a folder.
-
-        >>> run = PlannedRun.model_construct(setting="a", choices={"loss": "smooth_ap", "regularizer": "tcm"}, seed=0)
-        >>> run.variant
-        'smooth_ap+tcm'
-        """
-        return variant_of(self.choices)
-
-    @property
-    def folder(self) -> Path:
-        """Of the run, within that of all experiments: runs that several experiments share are trained once."""
-        return Path(self.setting) / self.variant / f"seed-{self.seed}"
-
-
 def experiment_names() -> list[str]:
     """List the experiments.
 
@@ -225,118 +195,6 @@ def as_choices(value: Any) -> list[Choice]:
     return [Choice(changes=plain), *(Choice(**each) for each in parts if not isinstance(each, str))]
 
 
-def planned_runs(
-    experiment: Experiment,
-    scale: Scale,
-    seeds: int | None = None,
-    data: Mapping[str, Path] | None = None,
-    settings: Sequence[str] | None = None,
-    only: Mapping[str, Sequence[str]] | None = None,
-) -> list[PlannedRun]:
-    """List the runs of an experiment at a scale, setting by setting, a seed after the other.
-
-    Args:
-        experiment: which.
-        scale: ``small``, ``paper`` or ``toy``.
-        seeds: how many; the experiment's own unless given.
-        data: where the data are that do not come with the package, by the name of the data set, or by that of the
-            setting where features of them are trained on.
-        settings: only these of the experiment's; all unless given.
-        only: by axis, only these choices, and those that they are held against; all unless given.
-    """
-    plan = plan_of(experiment, scale)
-    check_choices(plan, only or {})
-    known, runs = find_settings(plan, settings, data or {}), []
-    for name in known:
-        place = location(name, known[name], data or {})
-        for chosen in part_of(combinations(plan, name), only or {}, experiment.against):
-            changes = [*place, *changes_of(known[name], chosen)]
-            for seed in range(seeds or plan.seeds):
-                title = " ".join([name, *chosen.values()])
-                recipe = load_recipe(known[name].recipe, [*changes, f"seed={seed}", f"name={title}"])
-                runs.append(PlannedRun(setting=name, choices=chosen, seed=seed, recipe=recipe))
-    if not runs:
-        raise InputError("the experiment does not run these choices with each other in these settings: choose others")
-    return runs
-
-
-def combinations(plan: Plan, setting: str) -> list[dict[str, str]]:
-    """List the combinations of choices that a plan runs in a setting, by axis.
-
-    >>> axes = {"loss": ("a", "b"), "training": ("plain", "tcm")}
-    >>> plan = Plan(settings=("toy",), axes=axes, only=({"loss": "a"}, {"training": ("plain",)}))
-    >>> ["+".join(each.values()) for each in combinations(plan, "toy")]
-    ['a+plain', 'a+tcm', 'b+plain']
-    """
-    for part in plan.only:
-        for axis in part:
-            checks.one_of(axis, "an axis of only", ("setting", *plan.axes))
-    every = [dict(zip(plan.axes, choices, strict=True)) for choices in product(*plan.axes.values())]
-    here = {"setting": setting}
-    return [each for each in every if not plan.only or any(fits({**here, **each}, part) for part in plan.only)]
-
-
-def check_choices(plan: Plan, only: Mapping[str, Sequence[str]]) -> None:
-    """Refuse axes and choices that a plan does not have.
-
-    >>> check_choices(Plan(settings=("toy",), axes={"loss": ("a", "b")}), {"loss": ["c"]})
-    Traceback (most recent call last):
-    isomargin.errors.InputError: only: loss is 'c': one of 'a', 'b' is needed
-    """
-    if only and not plan.axes:
-        raise InputError("only is for experiments with axes: this one has none")
-    for axis, choices in only.items():
-        checks.one_of(axis, "an axis of only", tuple(plan.axes))
-        for choice in choices:
-            checks.one_of(choice, f"only: {axis}", plan.axes[axis])
-
-
-def part_of(
-    every: Sequence[dict[str, str]], only: Mapping[str, Sequence[str]], against: Mapping[str, str]
-) -> list[dict[str, str]]:
-    """Give the combinations of some choices, and those that these are held against.
-
-    >>> every = [{"training": "plain"}, {"training": "tcm"}, {"training": "both"}]
-    >>> part_of(every, {"training": ["both"]}, {"training": "plain"})
-    [{'training': 'plain'}, {'training': 'both'}]
-    """
-    chosen = [each for each in every if fits(each, {axis: tuple(choices) for axis, choices in only.items()})]
-    bases = [base_of(each, against) for each in chosen]
-    return [each for each in every if each in chosen or each in bases]
-
-
-def base_of(choices: Mapping[str, str], against: Mapping[str, str]) -> dict[str, str]:
-    """Give the choices that others are held against.
-
-    >>> base_of({"loss": "a", "training": "tcm"}, {"training": "plain"})
-    {'loss': 'a', 'training': 'plain'}
-    """
-    return {**choices, **{axis: choice for axis, choice in against.items() if axis in choices}}
-
-
-def variant_of(choices: Mapping[str, str]) -> str:
-    """Name choices as a folder is.
-
-    >>> variant_of({"loss": "a", "training": "tcm"}), variant_of({})
-    ('a+tcm', 'run')
-    """
-    return "+".join(choices.values()) or "run"
-
-
-def file_name(setting: str, choices: Mapping[str, str]) -> str:
-    """Name the files of a setting and choices among the results, without a suffix."""
-    return f"{setting}-{variant_of(choices)}"
-
-
-def fits(choices: Mapping[str, str], wanted: Mapping[str, str | tuple[str, ...]]) -> bool:
-    """Tell whether choices are among those wanted of each axis; an axis that is left out fits always.
-
-    >>> fits({"loss": "a", "training": "tcm"}, {"training": ("plain", "tcm")}), fits({"loss": "a"}, {"loss": "b"})
-    (True, False)
-    """
-    return all(choices.get(axis) in ((each,) if isinstance(each, str) else each) for axis, each in wanted.items())
-
-
 def as_scale(text: str) -> Scale:
     """Read a scale.
 
@@ -355,77 +213,3 @@ def plan_of(experiment: Experiment, scale: Scale) -> Plan:
     if scale not in experiment.plans:
         raise InputError(f"this experiment has no scale {scale!r}: there is {', '.join(experiment.plans)}")
     return experiment.plans[scale]
-
-
-def find_settings(plan: Plan, chosen: Sequence[str] | None, data: Mapping[str, Path]) -> dict[str, Setting]:
-    """Give a plan's settings by name, or those chosen of them; refuse them if data are missing, and name all of these.
-
-    >>> find_settings(Plan(settings=("cub-heads",), needs="an evening"), None, {})
-    Traceback (most recent call last):
-    isomargin.errors.InputError: the setting cub-heads needs cub: say where it is with --data cub=FOLDER, ...
-    """
-    every, _ = load_settings()
-    for name in chosen or ():
-        checks.one_of(name, "settings", plan.settings)
-    for name in plan.settings:
-        if name not in every:
-            raise InputError(f"there is no setting {name!r} in settings.yaml: {checks.nearest(name, list(every))}")
-    found = {name: every[name] for name in chosen or plan.settings}
-    without = {name: setting.data for name, setting in found.items() if not has_data(name, setting, data)}
-    if without:
-        missing = list(dict.fromkeys(each for each in without.values() if each is not None))
-        one = len(without) == 1
-        needs = f"; all in all this needs {' '.join(plan.needs.split())}" if plan.needs else ""
-        raise InputError(
-            f"the setting{'' if one else 's'} {', '.join(without)} need{'s' if one else ''} {', '.join(missing)}: say "
-            f"where {'it is' if len(missing) == 1 else 'they are'} with "
-            f"{' '.join(f'--data {each}=FOLDER' for each in missing)}, or choose other settings with --settings{needs}"
-        )
-    return found
-
-
-def has_data(name: str, setting: Setting, data: Mapping[str, Path]) -> bool:
-    """Tell whether a setting's data are given, or come with the package."""
-    return setting.data is None or setting.data in data or (setting.features is not None and name in data)
-
-
-def location(name: str, setting: Setting, data: Mapping[str, Path]) -> list[str]:
-    """Give the setting's own changes, with the place of its data."""
-    if setting.data is None:
-        return list(setting.changes)
-    key = name if setting.features is not None and name in data else setting.data
-    return [*setting.changes, f"data.root={json.dumps(str(data[key]))}"]
-
-
-def changes_of(setting: Setting, chosen: Mapping[str, str]) -> Sequence[str]:
-    """Give the changes that the choices of all axes stand for in a setting."""
-    return [change for axis in chosen for change in changes_of_choice(setting, chosen, axis)]
-
-
-def changes_of_choice(setting: Setting, chosen: Mapping[str, str], axis: str) -> Sequence[str]:
-    """Give the changes that the choice of an axis stands for in a setting, beside the choices of the others."""
-    _, shared = load_settings()
-    choice = chosen[axis]
-    meanings = setting.choices.get(axis, {}).get(choice) or shared.get(axis, {}).get(choice)
-    if meanings is None:
-        raise InputError(f"nothing says what {choice!r} of {axis} means: add it to settings.yaml")
-    fitting = [each for each in meanings if all(chosen.get(other) == what for other, what in each.when.items())]
-    if not fitting:
-        return ()
-    parts = [changes_of_choice(setting, {**chosen, axis: each}, axis) for each in fitting[-1].join]
-    return [*([joined(parts)] if parts else ()), *fitting[-1].changes]
-
-
-def joined(parts: Sequence[Sequence[str]]) -> str:
-    """Put the regularizers of several choices into one change.
-
-    >>> joined([["loss.regularizer={name: tcm}"], ["loss.regularizer={name: triplet}"]])
-    'loss.regularizer=[{name: tcm}, {name: triplet}]'
-    >>> joined([["loss.regularizer={name: tcm}"], ["epochs=2"]])
-    Traceback (most recent call last):
-    isomargin.errors.InputError: settings.yaml: join is for choices that are one regularizer each, not ['epochs=2']
-    """
-    for part in parts:
-        if len(part) != 1 or not part[0].startswith("loss.regularizer="):
-            raise InputError(f"settings.yaml: join is for choices that are one regularizer each, not {list(part)}")
-    return f"loss.regularizer=[{', '.join(part[0].partition('=')[2] for part in parts)}]"

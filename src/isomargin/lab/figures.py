@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomargin.errors import InputError
-from isomargin.lab.experiment import Experiment, ExperimentFigure, PlannedRun, fits
+from isomargin.lab.experiment import Experiment, ExperimentFigure
+from isomargin.lab.plan import PlannedRun, fits
 from isomargin.training.run import open_evaluation
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from threading import Thread
 from typing import Any, Generic, TypeVar
 
 from isomargin.errors import AstrayError, InputError
-from isomargin.lab.experiment import PlannedRun
+from isomargin.lab.plan import PlannedRun
 from isomargin.lab.results import without_nan, write_json
 from isomargin.training.checkpoint import find_checkpoints
 from isomargin.training.recipe import Recipe, load_recipe

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from isomargin.errors import AstrayError, InputError
-from isomargin.lab.experiment import Margins, PlannedRun, file_name
+from isomargin.lab.experiment import Margins
 from isomargin.lab.jobs import (
     Busy,
     Report,
@@ -30,6 +30,7 @@ from isomargin.lab.jobs import (
     write_astray,
 )
 from isomargin.lab.outcome import Outcome
+from isomargin.lab.plan import PlannedRun, file_name
 from isomargin.lab.results import grouped
 from isomargin.lab.tables import Table, shown, signs
 from isomargin.training.recipe import Recipe

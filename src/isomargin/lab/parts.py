@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from isomargin.errors import InputError
-from isomargin.lab.experiment import Experiment, Margins, PlannedRun, base_of, file_name
+from isomargin.lab.experiment import Experiment, Margins
 from isomargin.lab.jobs import Report, settings_of
 from isomargin.lab.margins import search_names
 from isomargin.lab.outcome import Outcome
+from isomargin.lab.plan import PlannedRun, base_of, file_name
 from isomargin.lab.tables import Table, read_markdown, setting_notes
 from isomargin.training.recipe import Recipe, load_recipe
 

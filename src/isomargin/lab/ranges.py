@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from isomargin.errors import InputError
-from isomargin.lab.experiment import Experiment, PlannedRun
+from isomargin.lab.experiment import Experiment
 from isomargin.lab.outcome import write_text
+from isomargin.lab.plan import PlannedRun
 from isomargin.lab.results import Load, grouped
 from isomargin.lab.tables import as_csv, as_markdown, shown, signs
 

@@ -15,25 +15,14 @@ from typing import Any
 from isomargin import checks
 from isomargin.errors import InputError
 from isomargin.lab.devices import train_on_devices
-from isomargin.lab.experiment import (
-    Experiment,
-    Plan,
-    PlannedRun,
-    Scale,
-    check_choices,
-    file_name,
-    find_settings,
-    load_experiment,
-    load_settings,
-    plan_of,
-    planned_runs,
-)
+from isomargin.lab.experiment import Experiment, Plan, Scale, load_experiment, load_settings, plan_of
 from isomargin.lab.features import make_features
 from isomargin.lab.figures import draw_figures
 from isomargin.lab.jobs import Report, Train, locked, train_all
 from isomargin.lab.margins import draw_margins, margins_outcome, search_margins
 from isomargin.lab.outcome import Outcome, write_outcome
 from isomargin.lab.parts import Whole, join, read_before
+from isomargin.lab.plan import PlannedRun, check_choices, file_name, find_settings, planned_runs
 from isomargin.lab.ranges import make_range_tables, write_ranges
 from isomargin.lab.results import make_rows, run_values
 from isomargin.lab.tables import make_table, notes_of

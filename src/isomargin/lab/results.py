@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from isomargin.files import atomic_write
-from isomargin.lab.experiment import Experiment, PlannedRun, base_of
+from isomargin.lab.experiment import Experiment
+from isomargin.lab.plan import PlannedRun, base_of
 from isomargin.measure.comparison import Difference
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.seeds import FAR_SPREAD, FRR_SPREAD, compare_seeds
