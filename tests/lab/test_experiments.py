@@ -75,6 +75,18 @@ def test_runs_differ_in_what_their_choices_say_and_in_the_seed():
     assert plain.data["root"] == "somewhere"
 
 
+def test_a_setting_that_takes_long_may_have_fewer_seeds_unless_a_number_is_asked_for(add):
+    plan = {"settings": ["toy", "birds"], "axes": {"training": ["plain"]}, "seeds": 3, "seeds_of": {"birds": 1}}
+    experiment = add("losses", plans={"toy": plan})
+    data = {"patterns": Path("somewhere"), "cub": Path("elsewhere")}
+    seeds = [(run.setting, run.seed) for run in planned_runs(experiment, "toy", data=data)]
+    assert seeds == [("toy", 0), ("toy", 1), ("toy", 2), ("birds", 0)]
+    asked = [(run.setting, run.seed) for run in planned_runs(experiment, "toy", seeds=2, data=data)]
+    assert asked == [("toy", 0), ("toy", 1), ("birds", 0), ("birds", 1)]
+    with pytest.raises(im.InputError, match="seeds_of has 'bird', which is not among the settings"):
+        add("losses", plans={"toy": {**plan, "seeds_of": {"bird": 1}}})
+
+
 def test_only_leaves_out_the_combinations_that_fit_none_of_its_parts():
     axes = {"loss": ("a", "b", "c"), "training": ("plain", "tcm"), "batch": ("small", "large")}
     only = ({"loss": "a", "training": ["plain", "tcm"]}, {"loss": ["b", "c"], "batch": "large", "training": "tcm"})

@@ -89,12 +89,21 @@ class Plan(_Part):
     """Of all combinations, those that fit at least one of these: by axis a choice or several, any where left out."""
     seeds: Annotated[int, Field(ge=1)] = 3
     """Of kind `cost`: how often all is measured."""
+    seeds_of: dict[str, Annotated[int, Field(ge=1)]] = {}
+    """By setting, where another number is run; of settings that take long."""
     needs: str = ""
     """Data, devices and hours, in words."""
     margins: Margins | None = None
     """Of kind `margins`."""
     batches: Annotated[int, Field(ge=1)] = 20
     """Of kind `cost`: how many are timed."""
+
+    @model_validator(mode="after")
+    def _seeds_of_its_settings(self) -> Self:
+        for setting in self.seeds_of:
+            if setting not in self.settings:
+                raise ValueError(f"seeds_of has {setting!r}, which is not among the settings")
+        return self
 
 
 class ExperimentFigure(_Part):

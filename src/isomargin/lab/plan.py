@@ -59,7 +59,7 @@ def planned_runs(
     Args:
         experiment: which.
         scale: ``small``, ``paper`` or ``toy``.
-        seeds: how many; the experiment's own unless given.
+        seeds: how many, in all settings; the experiment's own unless given.
         data: where the data are that do not come with the package, by the name of the data set, or by that of the
             setting where features of them are trained on.
         settings: only these of the experiment's; all unless given.
@@ -72,7 +72,7 @@ def planned_runs(
         place = location(name, known[name], data or {})
         for chosen in part_of(combinations(plan, name), only or {}, experiment.against):
             changes = [*place, *changes_of(known[name], chosen)]
-            for seed in range(seeds or plan.seeds):
+            for seed in range(seeds or plan.seeds_of.get(name, plan.seeds)):
                 title = " ".join([name, *chosen.values()])
                 recipe = load_recipe(known[name].recipe, [*changes, f"seed={seed}", f"name={title}"])
                 runs.append(PlannedRun(setting=name, choices=chosen, seed=seed, recipe=recipe))
