@@ -12,6 +12,12 @@ first with its scores, the others with their changes and 95% intervals against i
 scores and their changes. Times, as `loss` and `epoch` of the experiment `cost`, have the range of their measurements in
 brackets. Other settings, such as `setting=` and `loss=`, choose among the rows of the file, with commas
 several.
+
+`glance` is a table of many experiments: what choices of the training change in one column, by loss and setting, and in
+how many cases measurably. A loss that several of the experiments have in a setting is taken from the first of them.
+
+    <!-- table: glance of=base-losses/cub-heads,convergence/omniglot training=tcm,alignment column=opis -->
+    <!-- end -->
 """
 
 import csv
@@ -78,14 +84,19 @@ def change(row: dict[str, str], column: str) -> str:
     return text.replace("-", "−")
 
 
-def table(experiment: str, wanted: dict[str, str]) -> str:
-    """Make a table."""
+def read(experiment: str, wanted: dict[str, str]) -> list[dict[str, str]]:
+    """Read the rows of an experiment that have the wanted choices."""
     with (ROOT / "results" / experiment / "table.csv").open(encoding="utf-8") as file:
-        rows = [
+        return [
             row
             for row in csv.DictReader(file)
             if all(row[each] in wanted.get(each, row[each]).split(",") for each in row)
         ]
+
+
+def table(experiment: str, wanted: dict[str, str]) -> str:
+    """Make a table."""
+    rows = read(experiment, wanted)
     by, columns = wanted["rows"].split(","), wanted["columns"].split(",")
     axis, _, listed = wanted.get("across", "").partition(":")
     choices = listed.split(",") if listed else [""]
@@ -104,8 +115,54 @@ def table(experiment: str, wanted: dict[str, str]) -> str:
             if not choice:
                 cells += [change(row, each) for each in columns if any(change(every, each) for every in rows)]
         lines.append(cells)
-    parts = [heads, ["---"] * len(heads), *lines]
-    return "".join("| " + " | ".join(line) + " |\n" for line in parts)
+    return markdown(heads, lines)
+
+
+def markdown(heads: list[str], lines: list[list[str]]) -> str:
+    """Write a table."""
+    return "".join("| " + " | ".join(line) + " |\n" for line in [heads, ["---"] * len(heads), *lines])
+
+
+def glance(wanted: dict[str, str]) -> str:
+    """Make a table of what trainings change in all cases of a loss and a setting, and count the measurable changes."""
+    trainings, column = wanted["training"].split(","), wanted["column"]
+    cases: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
+    for source in wanted["of"].split(","):
+        experiment, setting = source.split("/")
+        here: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
+        for row in read(experiment, {"setting": setting, "training": wanted["training"]}):
+            here.setdefault((setting, row["loss"]), {})[row["training"]] = row
+        cases = {**here, **cases}
+    settings = list(dict.fromkeys(source.split("/")[1] for source in wanted["of"].split(",")))
+    losses = [each for each in NAMES if any(each == loss for _, loss in cases)]
+    heads = ["loss", *(f"{setting}: {name(each)}" for setting in settings for each in trainings)]
+    lines = []
+    for loss in losses:
+        cells = [brief(cases.get((here, loss), {}).get(each), column) for here in settings for each in trainings]
+        lines.append([name(loss), *cells])
+    signs = {each: [sign(rows[each], column) for rows in cases.values() if each in rows] for each in trainings}
+    counts = [
+        f"with {name(each)} {found.count(-1)} of {len(found)} are measurably lower and {found.count(1)} higher"
+        for each, found in signs.items()
+    ]
+    return (
+        f"{markdown(heads, lines)}\n{name(column)[0].upper()}{name(column)[1:]}, of all cases: {'; '.join(counts)}.\n"
+    )
+
+
+def brief(row: dict[str, str] | None, column: str) -> str:
+    """Write a change without its interval, bold where that excludes zero; a dash where there is none."""
+    if row is None:
+        return "–"
+    text = change(row, column).partition(" (")[0]
+    return f"**{text}**" if sign(row, column) else text
+
+
+def sign(row: dict[str, str], column: str) -> int:
+    """Tell whether a change is measurably down (-1) or up (1)."""
+    kind = "change" if row.get(f"{column} change") else "difference"
+    low, high = (float(row[f"{column} {kind} {end}"]) for end in ("low", "high"))
+    return (low > 0) - (high < 0)
 
 
 def filled(page: str) -> str:
@@ -114,7 +171,8 @@ def filled(page: str) -> str:
     def fill(found: re.Match[str]) -> str:
         wanted = dict(each.split("=", 1) for each in found["settings"].split())
         head = found[0][: found[0].index("-->") + 4]
-        return f"{head}{table(found['name'], wanted)}<!-- end -->"
+        made = glance(wanted) if found["name"] == "glance" else table(found["name"], wanted)
+        return f"{head}{made}<!-- end -->"
 
     return TABLE.sub(fill, page)
 

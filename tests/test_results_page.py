@@ -39,6 +39,27 @@ def test_a_table_is_made_of_the_numbers_in_the_csv(filler, tmp_path, monkeypatch
     ]
 
 
+def test_a_glance_has_the_changes_of_several_experiments_and_counts_the_measurable(filler, tmp_path, monkeypatch):
+    heads = "setting,loss,training,opis change,opis change low,opis change high"
+    tables = {
+        "short": ["a,arcface,plain,,,", "a,arcface,tcm,-0.2,-0.3,-0.1", "b,smooth_ap,tcm,0.1,0.05,0.2"],
+        "long": ["b,smooth_ap,tcm,-0.9,-0.95,-0.8", "b,arcface,tcm,-0.04,-0.2,0.1", "c,arcface,tcm,-0.5,-0.6,-0.4"],
+    }
+    for experiment, lines in tables.items():
+        (tmp_path / "results" / experiment).mkdir(parents=True)
+        (tmp_path / "results" / experiment / "table.csv").write_text("\n".join([heads, *lines]))
+    monkeypatch.setattr(filler, "ROOT", tmp_path)
+    page = "<!-- table: glance of=short/a,short/b,long/b training=tcm column=opis -->\nold\n<!-- end -->"
+    assert filler.filled(page).splitlines()[1:-1] == [
+        "| loss | a: TCM | b: TCM |",
+        "| --- | --- | --- |",
+        "| ArcFace | **−20%** | −4% |",
+        "| Smooth-AP | – | **+10%** |",
+        "",
+        "OPIS, of all cases: with TCM 1 of 3 are measurably lower and 1 higher.",
+    ]
+
+
 def test_times_are_shown_in_seconds_with_the_range_of_their_changes(filler, tmp_path, monkeypatch):
     place = tmp_path / "results" / "cost"
     place.mkdir(parents=True)
