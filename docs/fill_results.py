@@ -29,6 +29,8 @@ from isomargin.lab.tables import THOUSANDTHS, unit
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "docs" / "results.md", ROOT / "README.md")
 TABLE = re.compile(r"<!-- table: (?P<name>\S+) (?P<settings>[^>]*?) -->\n(?P<old>.*?)<!-- end -->", re.S)
+Cases = dict[tuple[str, str], dict[str, dict[str, str]]]
+"""By setting and loss, the rows of its trainings."""
 NAMES = {
     "proxy_nca": "ProxyNCA",
     "arcface": "ArcFace",
@@ -123,18 +125,29 @@ def markdown(heads: list[str], lines: list[list[str]]) -> str:
     return "".join("| " + " | ".join(line) + " |\n" for line in [heads, ["---"] * len(heads), *lines])
 
 
+def read_cases(sources: str, trainings: str) -> Cases:
+    """Read the rows of trainings by loss and setting, of experiments and settings as in `base-losses/cub-heads`."""
+    cases: Cases = {}
+    for source in sources.split(","):
+        experiment, setting = source.split("/")
+        here: Cases = {}
+        for row in read(experiment, {"setting": setting, "training": trainings}):
+            here.setdefault((setting, row["loss"]), {})[row["training"]] = row
+        cases = {**here, **cases}
+    return cases
+
+
+def losses_of(cases: Cases) -> list[str]:
+    """List the losses of cases, in the order of the paper."""
+    return [each for each in NAMES if any(each == loss for _, loss in cases)]
+
+
 def glance(wanted: dict[str, str]) -> str:
     """Make a table of what trainings change in all cases of a loss and a setting, and count the measurable changes."""
     trainings, column = wanted["training"].split(","), wanted["column"]
-    cases: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
-    for source in wanted["of"].split(","):
-        experiment, setting = source.split("/")
-        here: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
-        for row in read(experiment, {"setting": setting, "training": wanted["training"]}):
-            here.setdefault((setting, row["loss"]), {})[row["training"]] = row
-        cases = {**here, **cases}
+    cases = read_cases(wanted["of"], wanted["training"])
     settings = list(dict.fromkeys(source.split("/")[1] for source in wanted["of"].split(",")))
-    losses = [each for each in NAMES if any(each == loss for _, loss in cases)]
+    losses = losses_of(cases)
     heads = ["loss", *(f"{setting}: {name(each)}" for setting in settings for each in trainings)]
     lines = []
     for loss in losses:

@@ -10,12 +10,17 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results.md"
 
 
-@pytest.fixture(scope="module")
-def filler():
-    specification = importlib.util.spec_from_file_location("fill_results", ROOT / "docs" / "fill_results.py")
+def script(name):
+    """Give a script of docs as a module."""
+    specification = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def filler():
+    return script("fill_results")
 
 
 @pytest.mark.parametrize("path", [PAGE, ROOT / "README.md"], ids=lambda path: path.name)
@@ -58,6 +63,25 @@ def test_a_glance_has_the_changes_of_several_experiments_and_counts_the_measurab
         "",
         "OPIS, of all cases: with TCM 1 of 3 are measurably lower and 1 higher.",
     ]
+
+
+def test_the_picture_has_a_mark_for_every_case_of_the_tables_hollow_where_zero_is_in_the_interval(filler, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    picture = script("overview_picture")
+    rows = [
+        row
+        for sources in (picture.USUAL, picture.LONG)
+        for case in filler.read_cases(sources, "tcm,alignment").values()
+        for row in case.values()
+    ]
+    marks = [
+        line
+        for panel in picture.draw().axes
+        for line in panel.lines
+        if len(line.get_xdata()) == 1 and line.get_marker() in "so"
+    ]
+    drawn = sorted((float(line.get_xdata()[0]), line.get_markerfacecolor() == "white") for line in marks)
+    assert drawn == sorted((float(row["opis change"]), not filler.sign(row, "opis")) for row in rows)
 
 
 def test_times_are_shown_in_seconds_with_the_range_of_their_changes(filler, tmp_path, monkeypatch):
