@@ -13,9 +13,7 @@ from matplotlib.ticker import PercentFormatter
 
 from isomargin.figures.style import BLUE, GREY, VERMILLION, legend_below, panels, save, styled
 
-USUAL = (
-    "base-losses/cub-heads,base-losses/omniglot-heads,two-sides/omniglot,convergence/omniglot,base-losses-nets/glyphs"
-)
+USUAL = "base-losses/cub-heads,base-losses/omniglot-heads,two-sides/omniglot,base-losses-nets/glyphs"
 LONG = "convergence/omniglot-heads,convergence/omniglot,convergence/glyphs"
 SETTINGS = {
     "omniglot-heads": "Omniglot, heads",
