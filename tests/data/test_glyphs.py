@@ -9,6 +9,8 @@ import pytest
 from isomargin.data.glyphs import Glyphs, load_glyphs
 from isomargin.errors import InputError
 
+pytestmark = pytest.mark.xdist_group("glyphs")  # they are rendered once, in one of pytest's workers
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -82,6 +82,8 @@ def shortened(name, changes):
     backbone = recipe.model["backbone"]
     if backbone not in SMALL:
         changes.append(f"model.image_size={32 if backbone.startswith('vit') else 64}")  # 2 x 2 patches or positions
+        if backbone.startswith("vit_base") and name.endswith("-tcm"):  # the recipe without TCM trains all of it
+            changes.append("model.backbone=vit_tiny_patch16_224")
         if recipe.model.get("weights") != "lite":  # which come with a package
             changes.append("model.weights=null")
     if recipe.batch.chunk is not None:
