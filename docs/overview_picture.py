@@ -32,13 +32,14 @@ RANGE = (-0.68, 0.58)  # of the changes that are shown
 def draw() -> Figure:
     """Draw a row of panels for the usual training and one for three times as much, a panel a setting."""
     figure, axes = panels(2, 4, 2.6, 2.3)
+    losses = fill_results.losses_of(fill_results.read_cases(USUAL, "tcm"))
     handles: list[Any] = []
     for across, title, sources in ((axes[:4], "", USUAL), (axes[4:], "; 3 × training", LONG)):
         cases = fill_results.read_cases(sources, "tcm,alignment")
         for panel, (setting, name) in zip(across, SETTINGS.items(), strict=True):
             here = {loss: rows for (which, loss), rows in cases.items() if which == setting}
             if here:
-                handles = draw_setting(panel, here, fill_results.losses_of(fill_results.read_cases(USUAL, "tcm")))
+                handles = draw_setting(panel, here, losses)
                 panel.set_title(f"{name}{title}")
             else:
                 panel.set_axis_off()

@@ -74,6 +74,8 @@ def test_the_picture_has_a_mark_for_every_case_of_the_tables_hollow_where_zero_i
         for case in filler.read_cases(sources, "tcm,alignment").values()
         for row in case.values()
     ]
+    ends = [float(row[f"opis change {end}"]) for row in rows for end in ("low", "high")]
+    assert picture.RANGE[0] < min(ends) < max(ends) < picture.RANGE[1]
     marks = [
         line
         for panel in picture.draw().axes
