@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 
 import isomargin as im
-from isomargin.measure.answers import ROUNDING
-from isomargin.measure.distances import BinnedDistances
+from isomargin.measure.pairs.distances import BinnedDistances
+from isomargin.measure.pairs.summary import ROUNDING
 from isomargin.thresholds.conformal import promised_distance
 
 BINS = 2000

@@ -11,8 +11,8 @@ from typing import Any
 
 from PIL import Image
 
-from isomargin.commands.figures import figure
-from isomargin.demo import run_demo
+from isomargin.cli.figures import figure
+from isomargin.training.demo import run_demo
 from isomargin.training.loop import train
 from isomargin.training.recipe import load_recipe
 from isomargin.training.tune import tune

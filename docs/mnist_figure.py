@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from isomargin.embeddings import EmbeddingSet
 from isomargin.figures import save
 from isomargin.figures.embeddings_2d import embeddings_2d
+from isomargin.io.embedding_set import EmbeddingSet
 from isomargin.training.loop import train
 from isomargin.training.recipe import Recipe, read_recipe
 from isomargin.training.run import RunFolder

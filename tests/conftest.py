@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from isomargin import cli
+from isomargin.cli import app as cli
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import isomargin as im
-from isomargin import cli
+from isomargin.cli import app as cli
 from isomargin.measure.saving import as_json_values, from_json_values
 
 CLASSES, IMAGES, WIDTH = 8, 8, 12
@@ -338,7 +338,9 @@ def test_labels_files_that_cannot_be_used_are_refused(file, tmp_path, refusal):
 
 
 def test_outputs_that_cannot_be_written_are_refused_before_any_work(file, tmp_path, refusal, monkeypatch):
-    monkeypatch.setattr("isomargin.embeddings.EmbeddingSet.load", lambda *_, **__: pytest.fail("the file was read"))
+    monkeypatch.setattr(
+        "isomargin.io.embedding_set.EmbeddingSet.load", lambda *_, **__: pytest.fail("the file was read")
+    )
     (tmp_path / "folder.json").mkdir()
     for option, name in (("--output", "x.json"), ("--per-class", "x.csv")):
         assert "there must be a folder" in refusal("evaluate", file, option, tmp_path / "missing" / name)

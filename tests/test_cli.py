@@ -14,9 +14,9 @@ import pytest
 from rich.cells import cell_len
 
 import isomargin as im
-import isomargin.progress
-from isomargin import cli
-from isomargin.tables import printable
+import isomargin.core.progress
+from isomargin.cli import app as cli
+from isomargin.cli.tables import printable
 
 CLASSES, IMAGES, WIDTH = 12, 10, 16
 
@@ -292,7 +292,7 @@ def test_saved_evaluation_comes_back_bit_for_bit(tmp_path, kind):
 
 
 def test_exact_answers_are_saved_where_only_binned_counts_are_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr("isomargin.measure.exact.LISTED_NEGATIVES", 0)
+    monkeypatch.setattr("isomargin.measure.pairs.exact.LISTED_NEGATIVES", 0)
     evaluation = im.evaluate(VECTORS, LABELS)
     evaluation.save(tmp_path / "evaluation.json")
     loaded = im.Evaluation.load(tmp_path / "evaluation.json")
@@ -361,16 +361,16 @@ def test_classes_of_one_image_are_noted_once_with_their_number(tmp_path, run, re
 
 
 def test_no_progress_bar_where_standard_error_is_no_terminal(file, run, monkeypatch):
-    monkeypatch.setattr(isomargin.progress, "DELAY", -1.0)
+    monkeypatch.setattr(isomargin.core.progress, "DELAY", -1.0)
     assert run("evaluate", file)[2] == ""
 
 
 def on_a_terminal(delay, file, **environment):
     """Run the command with standard error on a terminal; give what it wrote to standard output and to the terminal."""
     script = (
-        "import sys, isomargin.progress, isomargin.cli;"
-        f"isomargin.progress.DELAY = {delay};"
-        "sys.argv = ['isomargin', 'evaluate', sys.argv[1]]; isomargin.cli.main()"
+        "import sys, isomargin.core.progress, isomargin.cli.app;"
+        f"isomargin.core.progress.DELAY = {delay};"
+        "sys.argv = ['isomargin', 'evaluate', sys.argv[1]]; isomargin.cli.app.main()"
     )
     here, there = pty.openpty()
     process = subprocess.Popen(
@@ -420,10 +420,10 @@ class Terminal(io.StringIO):
 
 
 def test_progress_bar_leaves_standard_output_alone(monkeypatch):
-    monkeypatch.setattr(isomargin.progress, "DELAY", -1.0)
+    monkeypatch.setattr(isomargin.core.progress, "DELAY", -1.0)
     monkeypatch.setattr(sys, "stderr", Terminal())
     before = sys.stdout
-    with isomargin.progress.progress_bar("counting") as report:
+    with isomargin.core.progress.progress_bar("counting") as report:
         report(0.5)
         assert sys.stdout is before
 

@@ -15,9 +15,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from isomargin.embeddings import EmbeddingSet
-from isomargin.errors import InputError
-from isomargin.files import atomic_write
+from isomargin.core.errors import InputError
+from isomargin.core.files import atomic_write
+from isomargin.io.embedding_set import EmbeddingSet
 
 SUFFIXES = [".npz", ".npy", ".parquet", ".pt", ".safetensors"]
 ROWS = 6
@@ -542,6 +542,6 @@ def test_values_are_not_judged(tmp_path):
 
 def test_importing_is_light():
     heavy = "{'torch', 'pyarrow', 'safetensors', 'pandas'}"
-    code = f"import sys, isomargin.embeddings; print({heavy} & set(sys.modules))"
+    code = f"import sys, isomargin.io.embedding_set; print({heavy} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "set()"

@@ -24,18 +24,18 @@ def test_import_loads_nothing_heavy():
 
 def test_help_and_version_load_nothing_heavy():
     script = """
-import isomargin.cli
+import isomargin.cli.app
 for arguments in (["--help"], ["evaluate", "--help"], ["demo", "--help"], ["--version"], []):
     sys.argv = ["isomargin", *arguments]
     try:
-        isomargin.cli.main()
+        isomargin.cli.app.main()
     except SystemExit as ended:
         assert not ended.code
 """
     assert heavy_after(script) <= {"rich"}
 
 
-@pytest.mark.parametrize("command", [["-m", "isomargin"], ["-c", "from isomargin.cli import main; main()"]])
+@pytest.mark.parametrize("command", [["-m", "isomargin"], ["-c", "from isomargin.cli.app import main; main()"]])
 def test_the_command_can_be_started(command):
     done = subprocess.run([sys.executable, *command, "--version"], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"isomargin {im.__version__}\n", "")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from isomargin import theory
-from isomargin.errors import InputError
+from isomargin.core.errors import InputError
 from isomargin.theory import GaussianClass
 
 TYPICAL = GaussianClass(positive_mean=0.6, positive_deviation=0.15, negative_mean=1.3, negative_deviation=0.1)

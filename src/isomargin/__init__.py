@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from isomargin import figures, losses, theory
+    from isomargin.core.errors import InputError
     from isomargin.data.glyphs import load_glyphs
     from isomargin.data.registry import load_data
-    from isomargin.embeddings import EmbeddingSet
-    from isomargin.errors import InputError
+    from isomargin.io.embedding_set import EmbeddingSet
     from isomargin.measure.comparison import compare
-    from isomargin.measure.consistency import epsilon_opis, opis
     from isomargin.measure.evaluate import evaluate
     from isomargin.measure.evaluation import Evaluation
+    from isomargin.measure.scores.consistency import epsilon_opis, opis
     from isomargin.measure.settings import Settings
     from isomargin.models.embedder import make_model
     from isomargin.report.write import write_report
@@ -69,18 +69,18 @@ _HOMES = {
     "choose_threshold": "isomargin.thresholds.choose",
     "calibrate": "isomargin.thresholds.calibrate",
     "ThresholdCard": "isomargin.thresholds.card",
-    "EmbeddingSet": "isomargin.embeddings",
+    "EmbeddingSet": "isomargin.io.embedding_set",
     "Evaluation": "isomargin.measure.evaluation",
-    "InputError": "isomargin.errors",
+    "InputError": "isomargin.core.errors",
     "Settings": "isomargin.measure.settings",
-    "epsilon_opis": "isomargin.measure.consistency",
+    "epsilon_opis": "isomargin.measure.scores.consistency",
     "evaluate": "isomargin.measure.evaluate",
     "load_data": "isomargin.data.registry",
     "load_glyphs": "isomargin.data.glyphs",
     "load_recipe": "isomargin.training.recipe",
     "make_model": "isomargin.models.embedder",
     "open_run": "isomargin.training.run",
-    "opis": "isomargin.measure.consistency",
+    "opis": "isomargin.measure.scores.consistency",
     "train": "isomargin.training.loop",
 }
 

@@ -1,5 +1,5 @@
 """``python -m isomargin``."""
 
-from isomargin.cli import main
+from isomargin.cli.app import main
 
 main()

@@ -13,8 +13,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from isomargin.errors import InputError
-from isomargin.utility import utility
+from isomargin.core.errors import InputError
+from isomargin.measure.scores.utility import utility
 
 FloatArray = NDArray[np.float64]
 Form = Literal["corrected", "printed"]
@@ -45,7 +45,7 @@ class GaussianClass:
     array([0.9522, 0.9974, 0.9138])
     >>> GaussianClass(1.3, 0.1, 0.6, 0.15)
     Traceback (most recent call last):
-    isomargin.errors.InputError: positive_mean is 1.3 and negative_mean is 0.6: 0 < positive_mean < ... < 2 is needed
+    isomargin.InputError: positive_mean is 1.3 and negative_mean is 0.6: 0 < positive_mean < ... < 2 is needed
     """
 
     positive_mean: float
@@ -169,7 +169,7 @@ class GaussianClass:
 
 
 def utility_score(specificity: ArrayLike, sensitivity: ArrayLike, c: float = 1.0) -> FloatArray:
-    """U = (1 + c²)φψ/(c²φ + ψ), Eq. 1 of the paper: `isomargin.utility` for rates that are checked first.
+    """U = (1 + c²)φψ/(c²φ + ψ), Eq. 1 of the paper; the rates are checked first.
 
     φ and ψ hold shares in [0, 1]; their shapes broadcast, and the result has the broadcast shape.
 

@@ -18,8 +18,8 @@ from layouts import (
 )
 from scipy.io import savemat
 
+from isomargin.core.errors import InputError
 from isomargin.data.benchmarks import read_cars, read_cub, read_inat, read_sop
-from isomargin.errors import InputError
 
 CAR_LAYOUTS = {"old": make_old_cars, "new": make_new_cars, "kaggle": make_kaggle_cars}
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from isomargin.core.errors import InputError
 from isomargin.data.embedded import read_embeddings
 from isomargin.data.images import ImageSet, find_bad_images, without_bad
 from isomargin.data.registry import load_data
-from isomargin.embeddings import EmbeddingSet
-from isomargin.errors import InputError
+from isomargin.io.embedding_set import EmbeddingSet
 
 NUMBERS = [10, 9, 2, 9, 100, 10]
 

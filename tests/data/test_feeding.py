@@ -3,11 +3,11 @@ import pytest
 import torch
 
 from data.layouts import picture
+from isomargin.core.errors import InputError
 from isomargin.data.augment import RandomAffine, RandomCrop, centre_crop
 from isomargin.data.feeding import training_batches, unseen_batches
 from isomargin.data.images import ImageSet, joined
 from isomargin.data.sampler import ClassBatchSampler
-from isomargin.errors import InputError
 
 NAMES = tuple(map(str, range(6)))
 LABELS = np.arange(30) % 6

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layouts import make_folder, picture, write
 
+from isomargin.core.errors import InputError
 from isomargin.data.folder import IMAGE_SUFFIXES, _training_classes, class_folders, read_folder
-from isomargin.errors import InputError
 
 PETS = {"birds/owl": 2, "birds/auk": 1, "cat": 3, "dog": 1}
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from isomargin.core.errors import InputError
 from isomargin.data.glyphs import Glyphs, load_glyphs
-from isomargin.errors import InputError
 
 pytestmark = pytest.mark.xdist_group("glyphs")  # they are rendered once, in one of pytest's workers
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from layouts import make_folder, picture
 from PIL import Image
 
+from isomargin.core.errors import InputError
 from isomargin.data.folder import read_folder
 from isomargin.data.images import (
     DataSplit,
@@ -20,7 +21,6 @@ from isomargin.data.images import (
     images_of_files,
     without_bad,
 )
-from isomargin.errors import InputError
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "P", "RGBA", "LA", "CMYK", "1", "I;16"])

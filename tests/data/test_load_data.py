@@ -12,8 +12,8 @@ from layouts import (
     make_sop,
 )
 
+from isomargin.core.errors import InputError
 from isomargin.data.registry import data_names, load_data
-from isomargin.errors import InputError
 
 
 def make_embeddings(root):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from layouts import MNIST, idx, make_mnist, make_omniglot, picture
 
+from isomargin.core.errors import InputError
 from isomargin.data.glyphs import load_glyphs
-from isomargin.data.small import read_glyphs, read_mnist, read_omniglot
-from isomargin.errors import InputError
+from isomargin.data.omniglot_mnist import read_glyphs, read_mnist, read_omniglot
 
 OMNIGLOT = Path(__file__).parents[3] / "shared" / "data" / "omniglot28.npz"
 

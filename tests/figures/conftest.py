@@ -8,8 +8,8 @@ import pytest
 from by_hand import HOSTILE, make_set, tuned_run
 
 import isomargin as im
-from isomargin.embeddings import EmbeddingSet
 from isomargin.figures import TrainedModel
+from isomargin.io.embedding_set import EmbeddingSet
 
 
 @pytest.fixture(scope="session")

@@ -10,10 +10,10 @@ import torch
 from matplotlib.colors import to_rgba
 from scipy import stats
 
-from isomargin.embeddings import EmbeddingSet
-from isomargin.errors import InputError
+from isomargin.core.errors import InputError
 from isomargin.figures import style
 from isomargin.figures.embeddings_2d import circle_classes, embeddings_2d, grid_angles, spread_out
+from isomargin.io.embedding_set import EmbeddingSet
 
 
 def on_circle(angles, labels, lengths=None):

@@ -10,7 +10,7 @@ from matplotlib.collections import LineCollection
 from scipy import stats
 
 from isomargin import figures
-from isomargin.errors import InputError
+from isomargin.core.errors import InputError
 from isomargin.figures import TrainedModel, style
 from isomargin.figures.error_against_opis import twins
 from isomargin.theory import GaussianClass

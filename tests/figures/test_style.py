@@ -7,7 +7,7 @@ import pytest
 from by_hand import HOSTILE
 from matplotlib.figure import Figure
 
-from isomargin.errors import InputError
+from isomargin.core.errors import InputError
 from isomargin.figures import gaussian_curves, style
 from isomargin.theory import GaussianClass
 

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 
 import isomargin as im
-from isomargin.errors import AstrayError
+from isomargin.core.errors import AstrayError
 
 
 def drawn(seed, spread):

@@ -8,7 +8,7 @@ import pytest
 from pretended_training import Trainer
 
 import isomargin as im
-from isomargin.errors import AstrayError
+from isomargin.core.errors import AstrayError
 from isomargin.lab import devices
 from isomargin.lab.devices import train_on_devices
 from isomargin.lab.jobs import locked

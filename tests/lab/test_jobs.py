@@ -15,7 +15,7 @@ import pytest
 from pretended_training import note_process
 
 import isomargin as im
-from isomargin import checks
+from isomargin.core import checks
 from isomargin.lab.jobs import Busy, Task, do_all, locked, threads, train_all
 from isomargin.lab.plan import planned_runs
 

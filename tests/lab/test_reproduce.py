@@ -14,7 +14,7 @@ from isomargin.lab import reproduce as module
 from isomargin.lab.plan import planned_runs
 from isomargin.lab.reproduce import reproduce
 from isomargin.lab.tables import as_latex
-from isomargin.measure.seeds import compare_seeds
+from isomargin.measure.seed_comparison import compare_seeds
 from isomargin.training.recipe import load_recipe
 from isomargin.training.run import RunFolder
 from isomargin.training.state import claim

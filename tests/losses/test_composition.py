@@ -4,7 +4,7 @@ import pytest
 import torch
 from pytorch_metric_learning import losses as library
 
-from isomargin.errors import InputError
+from isomargin.core.errors import InputError
 from isomargin.losses import (
     ClassAlignmentLoss,
     ProxyAnchorLoss,

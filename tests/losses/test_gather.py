@@ -11,7 +11,7 @@ import torch.distributed as distributed
 import torch.multiprocessing as multiprocessing
 from torch.nn.parallel import DistributedDataParallel
 
-from isomargin.errors import InputError
+from isomargin.core.errors import InputError
 from isomargin.losses import TCMLoss, gather, loss_names, make_loss
 from isomargin.losses.registry import REGISTRY
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytorch_metric_learning import losses as library
 
-from isomargin.errors import InputError
+from isomargin.core.errors import InputError
 from isomargin.losses import (
     ArcFaceLoss,
     ProxyAnchorLoss,

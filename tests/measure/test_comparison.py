@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import isomargin as im
 from isomargin.measure.comparison import Comparison, Difference, compare
-from isomargin.measure.uncertainty import Interval
+from isomargin.measure.statistics.intervals import Interval
 
 DIMENSIONS = 8
 SCORES = ["opis", "debiased_opis", "epsilon_opis", "relative_opis", "mean_utility", "eer", "recall@1", "recall@4",
@@ -113,7 +113,7 @@ def test_bounds_hold_the_true_difference():
 
 
 def test_pairing_makes_differences_more_certain_than_scores(three, comparison):
-    from isomargin.measure.uncertainty import intervals
+    from isomargin.measure.statistics.intervals import intervals
 
     alone = [intervals(three[name])["mean_utility"] for name in ("rough", "also rough")]
     paired = rows_of(comparison, "also rough")["mean_utility"].difference

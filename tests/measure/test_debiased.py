@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import isomargin as im
 from isomargin.measure import evaluate as evaluate_module
-from isomargin.measure.image_noise import count_levels, estimate, slopes
-from isomargin.measure.inputs import sort_by_class
+from isomargin.measure.pairs.inputs import sort_by_class
 from isomargin.measure.settings import Settings
+from isomargin.measure.statistics.item_noise import count_levels, estimate, slopes
 
 CLASSES, DIMENSIONS = 200, 8
 
@@ -335,7 +335,7 @@ def test_saved_and_loaded_it_is_the_same(tmp_path):
 
 
 def test_it_does_not_hang_on_how_many_images_of_large_classes_are_looked_at(monkeypatch):
-    from isomargin.measure import image_noise
+    from isomargin.measure.statistics import item_noise as image_noise
 
     rows, labels = small(images=40)
     found = im.evaluate(rows, labels)

@@ -6,10 +6,10 @@ import pytest
 import isomargin as im
 from compare import assert_scores_agree, clusters
 from isomargin.measure import evaluate as evaluate_module
-from isomargin.measure.consistency import epsilon_groups, group_size, threshold_spread
-from isomargin.measure.distances import BinnedDistances, ListedDistances
-from isomargin.measure.inputs import sort_by_class
-from isomargin.measure.sampling import REPEATED, repeated_share, sample_pairs, sampled_pairs
+from isomargin.measure.pairs.distances import BinnedDistances, ListedDistances
+from isomargin.measure.pairs.inputs import sort_by_class
+from isomargin.measure.pairs.sampled import REPEATED, repeated_share, sample_pairs, sampled_pairs
+from isomargin.measure.scores.consistency import epsilon_groups, group_size, threshold_spread
 from reference import reference
 
 K = (1, 2, 5)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import isomargin as im
-from isomargin.measure.image_resampling import image_intervals, image_rates
-from isomargin.measure.inputs import sort_by_class
+from isomargin.measure.pairs.inputs import sort_by_class
+from isomargin.measure.statistics.item_resampling import image_intervals, image_rates
 
 CLASSES, WIDTH, RANGE = 40, 8, (0.55, 1.0)
 SPREAD = np.linspace(0.5, 0.9, CLASSES)

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 import isomargin as im
 from compare import assert_scores_agree, clusters
 from isomargin.measure import evaluate as evaluate_module
-from isomargin.measure import pairs as pairs_module
-from isomargin.measure.distances import BinnedDistances, ListedDistances
-from isomargin.measure.inputs import sort_by_class
-from isomargin.measure.pairs import count_pairs, tournament
-from isomargin.measure.torch_pairs import count_pairs_with_torch
+from isomargin.measure.pairs import tiles as pairs_module
+from isomargin.measure.pairs.distances import BinnedDistances, ListedDistances
+from isomargin.measure.pairs.inputs import sort_by_class
+from isomargin.measure.pairs.tiles import count_pairs, tournament
+from isomargin.measure.pairs.torch_tiles import count_pairs_with_torch
 from reference import reference
 
 K = (1, 2, 5)
@@ -168,7 +168,7 @@ def test_a_class_of_many_blocks_is_counted_whole():
 
 @pytest.mark.parametrize("listed", [True, False])
 def test_torch_operations_count_what_the_kernels_count(listed, monkeypatch):
-    from isomargin.measure import torch_pairs
+    from isomargin.measure.pairs import torch_tiles as torch_pairs
 
     if not listed:
         monkeypatch.setattr(pairs_module, "LISTED_POSITIVES", 0)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import isomargin as im
-from isomargin.measure.resampling import draw_weights
-from isomargin.measure.seeds import FAR_SPREAD, FRR_SPREAD, SeedScores, compare_seeds, weights_by_seed
+from isomargin.measure.seed_comparison import FAR_SPREAD, FRR_SPREAD, SeedScores, compare_seeds, weights_by_seed
+from isomargin.measure.statistics.resampling import draw_weights
 
 
 def drawn(seed, spread=0.3, width=0.6):

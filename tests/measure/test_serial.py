@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from isomargin.errors import InputError
-from isomargin.measure.serial import KINDS, pack_array, unpack_array
+from isomargin.core.errors import InputError
+from isomargin.core.json_values import KINDS, pack_array, unpack_array
 
 
 @given(st.sampled_from(KINDS).flatmap(lambda kind: arrays.arrays(kind, st.sampled_from([(3,), (65,), (9, 31)]))))

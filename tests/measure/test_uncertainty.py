@@ -10,8 +10,7 @@ from scipy.stats import bootstrap
 
 import isomargin as im
 from isomargin.measure.evaluation import Evaluation
-from isomargin.measure.resampling import Resampler, draw_weights, leave_out_weights
-from isomargin.measure.uncertainty import (
+from isomargin.measure.statistics.intervals import (
     Interval,
     bca_bounds,
     interval,
@@ -20,6 +19,7 @@ from isomargin.measure.uncertainty import (
     percentile_p_value,
     rate_intervals,
 )
+from isomargin.measure.statistics.resampling import Resampler, draw_weights, leave_out_weights
 
 DIMENSIONS = 8
 

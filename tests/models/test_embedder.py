@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from isomargin.errors import InputError
+from isomargin.core.errors import InputError
 from isomargin.models import InputStatistics, make_model
 from isomargin.models.pooling import POOLINGS, GeneralizedMeanPooling
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from isomargin.errors import InputError
+from isomargin.core.errors import InputError
 from isomargin.models import Embedder, InputStatistics, make_model
 
 VECTORS = {"backbone": "vectors", "features": 6, "dimensions": 4}
@@ -99,7 +99,7 @@ def nothing_loaded(monkeypatch):
     def fail(*arguments, **settings):
         raise AssertionError("weights were asked for")
 
-    from isomargin.torchvision_shim import import_torchvision
+    from isomargin.models.torchvision_shim import import_torchvision
 
     import_torchvision()
     import timm.models._builder

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch.nn import functional
 
-from isomargin.errors import InputError
+from isomargin.core.errors import InputError
 from isomargin.models import make_model
 
 needs_lite = pytest.mark.skipif(
@@ -100,7 +100,7 @@ def test_files_that_hold_no_weights_are_refused(tmp_path):
 def test_without_a_network_it_is_said_which_file_to_put_where(tmp_path):
     code = (
         "from isomargin.models import make_model\n"
-        "from isomargin.errors import InputError\n"
+        "from isomargin.core.errors import InputError\n"
         "for weights in ('pretrained', 'r160_in1k', 'test_vit.r160_in1k'):\n"
         "    try: make_model({'backbone': 'test_vit', 'weights': weights})\n"
         "    except InputError as error: print(error)"

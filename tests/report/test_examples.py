@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image, features
 
+from isomargin.core.errors import InputError
 from isomargin.data.images import ImageSet
-from isomargin.data.small import read_glyphs
-from isomargin.embeddings import EmbeddingSet
-from isomargin.errors import InputError
+from isomargin.data.omniglot_mnist import read_glyphs
+from isomargin.io.embedding_set import EmbeddingSet
 from isomargin.measure.evaluate import evaluate
 from isomargin.report import examples
 from isomargin.report.examples import class_examples, run_images

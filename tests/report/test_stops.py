@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import isomargin as im
 from isomargin.report.packing import pack_increments
-from isomargin.report.thresholds import threshold_stops
+from isomargin.report.slider_stops import threshold_stops
 
 SETTINGS = {
     "listed": {},

@@ -13,10 +13,10 @@ from sklearn.calibration import calibration_curve
 
 import isomargin as im
 from compare import clusters
-from isomargin.measure.counts import PairCounts
-from isomargin.measure.distances import BinnedDistances, ListedDistances
-from isomargin.measure.inputs import sort_by_class
-from isomargin.measure.pairs import count_pairs
+from isomargin.measure.pairs.counts import PairCounts
+from isomargin.measure.pairs.distances import BinnedDistances, ListedDistances
+from isomargin.measure.pairs.inputs import sort_by_class
+from isomargin.measure.pairs.tiles import count_pairs
 from isomargin.thresholds import calibration_error
 from isomargin.thresholds.calibrate import Calibration, calibrate, deal
 from isomargin.thresholds.calibration_error import calibration_errors

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import isomargin as im
 from compare import clusters
 from isomargin.measure import evaluate as evaluate_module
-from isomargin.measure import pairs as pairs_module
-from isomargin.measure.counts import PairCounts
-from isomargin.measure.distances import BinnedDistances, ListedDistances
+from isomargin.measure.pairs import tiles as pairs_module
+from isomargin.measure.pairs.counts import PairCounts
+from isomargin.measure.pairs.distances import BinnedDistances, ListedDistances
 from isomargin.measure.settings import Settings
 from isomargin.thresholds.choose import (
     choose_threshold,

@@ -12,9 +12,9 @@ from scipy.stats import norm
 
 import isomargin as im
 from compare import clusters
-from isomargin.measure.distances import BinnedDistances, ListedDistances
-from isomargin.measure.inputs import sort_by_class
-from isomargin.measure.pairs import count_pairs
+from isomargin.measure.pairs.distances import BinnedDistances, ListedDistances
+from isomargin.measure.pairs.inputs import sort_by_class
+from isomargin.measure.pairs.tiles import count_pairs
 from isomargin.thresholds.conformal import Promise, first_place, promise_threshold, promised_distance
 
 # Drawn classes: class i has its pairs at shift_i + WIDTH * q_j. The q_j are the same for all classes, as if one fixed

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import isomargin as im
 from compare import clusters
 from isomargin.measure import evaluate as evaluate_module
-from isomargin.measure.distances import BinnedDistances
+from isomargin.measure.pairs.distances import BinnedDistances
 from isomargin.thresholds.transfer import transfer_threshold
 
 SETS = {"same": (0.8, 1), "noisier": (1.4, 2), "tighter": (0.4, 3)}  # noise, seed

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 import isomargin as im
-from isomargin import cli
-from isomargin.demo import RECIPES
+from isomargin.cli import app as cli
+from isomargin.training.demo import RECIPES
 from isomargin.training.recipe import load_recipe
 from training.runs import tiny
 

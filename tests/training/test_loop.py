@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import isomargin as im
+from isomargin.core.errors import AstrayError, InputError
 from isomargin.data.registry import load_data
-from isomargin.errors import AstrayError, InputError
 from isomargin.models import Embedder, make_model
 from isomargin.training import loop
 from isomargin.training.checkpoint import find_checkpoints, read_checkpoint

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from isomargin.errors import InputError
+from isomargin.core.errors import InputError
 from isomargin.training.recipe import Recipe, load_recipe, read_recipe
 
 SMALLEST = {"name": "a", "data": {"name": "glyphs"}, "model": {"backbone": "small_conv"}, "loss": {"base": "smooth_ap"}}

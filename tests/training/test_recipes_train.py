@@ -9,8 +9,8 @@ import pytest
 
 import isomargin as im
 from data.layouts import CLASSES, DRAWERS, IMAGES, TRAINABLE
-from isomargin import cli
-from isomargin.models.small import SMALL
+from isomargin.cli import app as cli
+from isomargin.models.small_networks import SMALL
 from isomargin.training.recipe import load_recipe, shipped_recipes
 from isomargin.training.setup import make_recipe_loss, make_sampler, open_data
 from training.runs import metrics, run

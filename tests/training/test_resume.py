@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import isomargin as im
-from isomargin.errors import InputError
+from isomargin.core.errors import InputError
 from isomargin.training import setup
 from isomargin.training.checkpoint import find_checkpoints
 from isomargin.training.run import write_metrics

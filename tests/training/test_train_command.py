@@ -8,7 +8,7 @@ import yaml
 
 import isomargin as im
 from data.layouts import picture
-from isomargin import cli
+from isomargin.cli import app as cli
 from training.runs import metrics, tiny
 
 

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from isomargin.errors import AstrayError, InputError
+from isomargin.core.errors import AstrayError, InputError
 from isomargin.training import loop, setup
 from isomargin.training.recipe import load_recipe, read_recipe
 from isomargin.training.run import RunFolder, open_evaluation

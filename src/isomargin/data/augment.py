@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isomargin import checks
-from isomargin.errors import InputError
-from isomargin.torchvision_shim import import_torchvision
+from isomargin.core import checks
+from isomargin.core.errors import InputError
+from isomargin.models.torchvision_shim import import_torchvision
 
 
 @dataclass(frozen=True)

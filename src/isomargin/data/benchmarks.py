@@ -13,6 +13,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from isomargin.core.errors import InputError
+from isomargin.core.files import check_file, reading
 from isomargin.data.images import (
     ClassId,
     DataSplit,
@@ -22,8 +24,6 @@ from isomargin.data.images import (
     compare_counts,
     images_of_files,
 )
-from isomargin.errors import InputError
-from isomargin.files import check_file, reading
 
 __all__ = ["read_cars", "read_cub", "read_inat", "read_sop"]
 
@@ -83,7 +83,7 @@ def read_cub(root: Path, split: ClassSplit = "open") -> DataSplit:
 
     >>> read_cub(Path("."))
     Traceback (most recent call last):
-    isomargin.errors.InputError: images.txt is missing: the list of CUB's images is expected there (...)
+    isomargin.InputError: images.txt is missing: the list of CUB's images is expected there (...)
     """
     check_choice("split", split, get_args(ClassSplit))
     inner = "CUB_200_2011"
@@ -123,7 +123,7 @@ def read_cars(root: Path, split: ClassSplit = "open") -> DataSplit:
 
     >>> read_cars(Path("."))
     Traceback (most recent call last):
-    isomargin.errors.InputError: . holds Cars-196 in none of its layouts: cars_annos.mat + car_ims, or ...
+    isomargin.InputError: . holds Cars-196 in none of its layouts: cars_annos.mat + car_ims, or ...
     """
     check_choice("split", split, get_args(ClassSplit))
     base = _home(root, "stanford_cars")
@@ -157,7 +157,7 @@ def read_inat(root: Path) -> DataSplit:
 
     >>> read_inat(Path("."))
     Traceback (most recent call last):
-    isomargin.errors.InputError: Inat_dataset_splits/Inaturalist_train_set1.txt is missing: the list of ...
+    isomargin.InputError: Inat_dataset_splits/Inaturalist_train_set1.txt is missing: the list of ...
     """
     parts: dict[str, list[tuple[str, str]]] = {}
     for part, word in (("train", "training"), ("test", "test")):

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from isomargin.core.errors import InputError
+from isomargin.core.files import reading
 from isomargin.data.folder import TrainClasses, divide_classes, join_parts, way_to_divide
 from isomargin.data.images import DataSplit, ImageSet
-from isomargin.embeddings import EmbeddingSet
-from isomargin.errors import InputError
-from isomargin.files import reading
-from isomargin.formats import FORMATS, Vectors
-from isomargin.formats._common import as_numpy
+from isomargin.io._common import as_numpy
+from isomargin.io.embedding_set import EmbeddingSet
+from isomargin.io.formats import FORMATS, Vectors
 
 __all__ = ["read_embeddings"]
 

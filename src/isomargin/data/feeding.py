@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from isomargin.core.errors import InputError
 from isomargin.data.augment import RandomAffine, RandomCrop, centre_crop
 from isomargin.data.images import ImageSet
 from isomargin.data.sampler import ClassBatchSampler
-from isomargin.errors import InputError
 
 __all__ = ["training_batches", "unseen_batches"]
 

@@ -15,9 +15,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from isomargin.core.errors import InputError
+from isomargin.core.files import check_file, reading
 from isomargin.data.images import DataSplit, ImageSet, check_choice, check_there, images_of_files
-from isomargin.errors import InputError
-from isomargin.files import check_file, reading
 
 __all__ = [
     "IMAGE_SUFFIXES",
@@ -97,7 +97,7 @@ def class_folders(root: Path) -> dict[str, list[str]]:
 
     >>> class_folders(Path("no/such/folder"))
     Traceback (most recent call last):
-    isomargin.errors.InputError: no/such/folder does not exist: a folder of class folders is needed
+    isomargin.InputError: no/such/folder does not exist: a folder of class folders is needed
     """
     if not root.is_dir():
         wrong = "is a file" if root.exists() else "does not exist"
@@ -151,7 +151,7 @@ def way_to_divide(train_share: float | None, train_classes: TrainClasses | None,
 
     >>> way_to_divide(None, ["cat"], 2)
     Traceback (most recent call last):
-    isomargin.errors.InputError: train_classes and order are given: one of them says which classes are for training
+    isomargin.InputError: train_classes and order are given: one of them says which classes are for training
     """
     ways = {"train_share": train_share, "train_classes": train_classes, "order": order}
     given = [name for name, value in ways.items() if value is not None]
@@ -174,7 +174,7 @@ def divide_classes(
     ['ant', 'cat']
     >>> divide_classes(["ant"], "pets")
     Traceback (most recent call last):
-    isomargin.errors.InputError: 0 of the 1 classes in pets are for training: at least one must be, and one be left ...
+    isomargin.InputError: 0 of the 1 classes in pets are for training: at least one must be, and one be left ...
     """
     training = _training_classes(names, train_share, seed, train_classes, order)
     if not 0 < len(training) < len(names):

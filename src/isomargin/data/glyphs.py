@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from isomargin.errors import InputError
+from isomargin.core.errors import InputError
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from isomargin.errors import InputError
-from isomargin.files import reading
+from isomargin.core.errors import InputError
+from isomargin.core.files import reading
 
 __all__ = [
     "DataSplit",
@@ -153,7 +153,7 @@ class DataSplit:
     >>> part = ImageSet(np.array([0]), ("cat",), pixels=np.zeros((1, 28, 28), np.uint8))
     >>> DataSplit("pets", part, part, closed=False)
     Traceback (most recent call last):
-    isomargin.errors.InputError: pets: training and test images share 1 class, the first is 'cat': classes must be ...
+    isomargin.InputError: pets: training and test images share 1 class, the first is 'cat': classes must be ...
     """
 
     name: str
@@ -309,7 +309,7 @@ def check_listed(paths: Sequence[str], source: str) -> None:
 
     >>> check_listed(["no/such/b.jpg", "no/such/a.jpg"], "train.txt")
     Traceback (most recent call last):
-    isomargin.errors.InputError: train.txt names 2 images of 2 that are not there, the first is no/such/a.jpg: ...
+    isomargin.InputError: train.txt names 2 images of 2 that are not there, the first is no/such/a.jpg: ...
     """
     files: dict[str, list[str]] = defaultdict(list)
     for path in paths:
@@ -373,7 +373,7 @@ def check_choice(setting: str, value: Any, choices: Sequence[str]) -> None:
 
     >>> check_choice("split", "opened", ("open", "closed"))
     Traceback (most recent call last):
-    isomargin.errors.InputError: split is 'opened': 'open' or 'closed' is needed
+    isomargin.InputError: split is 'opened': 'open' or 'closed' is needed
     """
     if value not in choices:
         raise InputError(f"{setting} is {value!r}: {' or '.join(repr(each) for each in choices)} is needed")
@@ -384,7 +384,7 @@ def check_there(path: Path, what: str) -> Path:
 
     >>> check_there(Path("data/Ebay_train.txt"), "the list of training images")
     Traceback (most recent call last):
-    isomargin.errors.InputError: data/Ebay_train.txt is missing: the list of training images is expected there
+    isomargin.InputError: data/Ebay_train.txt is missing: the list of training images is expected there
     """
     if not path.exists():
         raise InputError(f"{path} is missing: {what} is expected there")

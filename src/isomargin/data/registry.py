@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from isomargin import checks
+from isomargin.core import checks
+from isomargin.core.errors import InputError
 from isomargin.data.benchmarks import read_cars, read_cub, read_inat, read_sop
 from isomargin.data.embedded import read_embeddings
 from isomargin.data.folder import read_folder
 from isomargin.data.images import DataSplit
-from isomargin.data.small import read_glyphs, read_mnist, read_omniglot
-from isomargin.errors import InputError
+from isomargin.data.omniglot_mnist import read_glyphs, read_mnist, read_omniglot
 
 __all__ = ["data_names", "load_data"]
 
@@ -49,10 +49,10 @@ def load_data(name: str, root: str | os.PathLike[str] | None = None, **settings:
     'glyphs'
     >>> load_data("omniglott", "data")
     Traceback (most recent call last):
-    isomargin.errors.InputError: there is no data set 'omniglott': did you mean 'omniglot'?
+    isomargin.InputError: there is no data set 'omniglott': did you mean 'omniglot'?
     >>> load_data("cub", "data", splitt="closed")
     Traceback (most recent call last):
-    isomargin.errors.InputError: cub has no setting 'splitt': did you mean 'split'?
+    isomargin.InputError: cub has no setting 'splitt': did you mean 'split'?
     """
     known = name.lower() if isinstance(name, str) else name
     if known not in REGISTRY:

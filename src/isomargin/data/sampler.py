@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
-from isomargin import checks
-from isomargin.errors import InputError
-from isomargin.labels import as_labels
+from isomargin.core import checks
+from isomargin.core.errors import InputError
+from isomargin.core.labels import as_labels
 
 SmallClasses = Literal["repeat", "drop"]
 FIRST = 1e3  # added to a key: more than any draw differs from another

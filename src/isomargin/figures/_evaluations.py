@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isomargin.errors import InputError
-from isomargin.text import printable
+from isomargin.core.errors import InputError
+from isomargin.core.text import printable
 
 if TYPE_CHECKING:
-    from isomargin.measure.distances import ClassDistances
     from isomargin.measure.evaluation import Evaluation
+    from isomargin.measure.pairs.distances import ClassDistances
 
 Floats = NDArray[np.float64]
 BINS = 100  # of a density
@@ -70,7 +70,7 @@ def density(pairs: ClassDistances, edges: Floats, which: int | None = None) -> F
 
 def _one_class(pairs: ClassDistances, which: int) -> ClassDistances:
     """Give the distances of one class alone."""
-    from isomargin.measure.distances import BinnedDistances, ListedDistances
+    from isomargin.measure.pairs.distances import BinnedDistances, ListedDistances
 
     if isinstance(pairs, BinnedDistances):
         return BinnedDistances(pairs.counts[which : which + 1], pairs.reach, 1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isomargin.errors import InputError
+from isomargin.core.errors import InputError
 from isomargin.figures import style
 from isomargin.figures._evaluations import check_alike, check_evaluations
 

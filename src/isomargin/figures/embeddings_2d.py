@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isomargin.errors import InputError
+from isomargin.core.errors import InputError
+from isomargin.core.text import printable
 from isomargin.figures import style
-from isomargin.text import printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from isomargin.embeddings import EmbeddingSet
+    from isomargin.io.embedding_set import EmbeddingSet
 
 Floats = NDArray[np.float64]
 
@@ -61,7 +61,7 @@ def embeddings_2d(embeddings: Mapping[str, EmbeddingSet]) -> Figure:
     ----------
     embeddings: by the names to show; of two dimensions and at most 20 classes.
 
-    >>> from isomargin.embeddings import EmbeddingSet
+    >>> from isomargin.io.embedding_set import EmbeddingSet
     >>> made = EmbeddingSet(np.array([[1.0, 0.1], [2.0, -0.2], [0.0, 1.0], [0.0, 3.0]]), ["a", "a", "b", "b"])
     >>> embeddings_2d({"mine": made}).axes[0].get_title(loc="left")
     'mine\\nmean spread 0.050, nearest classes 1.414 apart'
@@ -87,7 +87,7 @@ def embeddings_2d(embeddings: Mapping[str, EmbeddingSet]) -> Figure:
 
 def _check(embeddings: Mapping[str, EmbeddingSet]) -> None:
     """Refuse what is no embeddings by name, or of more dimensions than two."""
-    from isomargin.embeddings import EmbeddingSet
+    from isomargin.io.embedding_set import EmbeddingSet
 
     if not isinstance(embeddings, Mapping) or not all(isinstance(each, EmbeddingSet) for each in embeddings.values()):
         kind = type(embeddings).__name__
@@ -115,12 +115,12 @@ def grid_angles() -> Floats:
 def circle_classes(embeddings: EmbeddingSet, name: str = "embeddings") -> dict[int | str, CircleClass]:
     """Measure each class on the circle, by its label.
 
-    >>> from isomargin.embeddings import EmbeddingSet
+    >>> from isomargin.io.embedding_set import EmbeddingSet
     >>> made = circle_classes(EmbeddingSet(np.array([[0.6, 0.8], [0.6, -0.8]]), [7, 7]))[7]
     >>> round(made.direction, 6), round(made.length, 6), round(made.spread, 6)
     (0.0, 0.6, 0.894427)
     """
-    from isomargin.measure.inputs import as_matrix, unit_rows
+    from isomargin.measure.pairs.inputs import as_matrix, unit_rows
 
     try:
         vectors = unit_rows(as_matrix(embeddings.vectors), np.arange(len(embeddings.labels)), np.float64)

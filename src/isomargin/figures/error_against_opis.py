@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from isomargin.errors import InputError
+from isomargin.core.errors import InputError
 from isomargin.figures import style
 
 if TYPE_CHECKING:

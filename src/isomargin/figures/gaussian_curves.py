@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isomargin.errors import InputError
+from isomargin.core.errors import InputError
 from isomargin.figures import style
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from isomargin import checks
-from isomargin.errors import InputError
+from isomargin.core import checks
+from isomargin.core.errors import InputError
+from isomargin.core.text import printable
 from isomargin.figures import style
-from isomargin.text import printable
 
 if TYPE_CHECKING:
     import pandas

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from isomargin import checks
-from isomargin.errors import InputError
+from isomargin.core import checks
+from isomargin.core.errors import InputError
 from isomargin.figures.calibration_ranges import calibration_ranges
 from isomargin.figures.distance_distributions import distance_distributions
 from isomargin.figures.embeddings_2d import embeddings_2d
@@ -111,7 +111,7 @@ def find_figure(name: str) -> FigureKind:
     'evaluations'
     >>> find_figure("utility_curve")
     Traceback (most recent call last):
-    isomargin.errors.InputError: there is no figure 'utility_curve': did you mean 'utility_curves'?
+    isomargin.InputError: there is no figure 'utility_curve': did you mean 'utility_curves'?
     """
     kind = FIGURES.get(name.replace("-", "_"))
     if kind is None:

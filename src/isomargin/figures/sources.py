@@ -11,15 +11,15 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomargin.errors import InputError
+from isomargin.core.errors import InputError
+from isomargin.core.files import check_file, reading
 from isomargin.figures._evaluations import check_alike
 from isomargin.figures.error_against_opis import TrainedModel
-from isomargin.files import check_file, reading
 
 if TYPE_CHECKING:
     import pandas
 
-    from isomargin.embeddings import EmbeddingSet
+    from isomargin.io.embedding_set import EmbeddingSet
     from isomargin.training.recipe import Recipe
     from isomargin.training.tuned import TunedRun
 
@@ -112,7 +112,7 @@ def _tuned_run(row: Mapping[str, str]) -> TunedRun:
 
 def read_embeddings(path: Path, embeddings_key: str = "embeddings", labels_key: str = "labels") -> EmbeddingSet:
     """Read the embeddings of a run's folder, or a file of them."""
-    from isomargin.embeddings import EmbeddingSet
+    from isomargin.io.embedding_set import EmbeddingSet
     from isomargin.training.run import RunFolder
 
     if path.is_dir():

@@ -19,9 +19,9 @@ from functools import cache, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
-from isomargin.errors import InputError
-from isomargin.files import atomic_write
-from isomargin.text import printable
+from isomargin.core.errors import InputError
+from isomargin.core.files import atomic_write
+from isomargin.core.text import printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -192,7 +192,7 @@ def check_output(path: str | os.PathLike[str]) -> Path:
 
     >>> check_output("figure.jpg")
     Traceback (most recent call last):
-    isomargin.errors.InputError: figure.jpg should end in .svg, .pdf or .png
+    isomargin.InputError: figure.jpg should end in .svg, .pdf or .png
     """
     target = Path(path)
     if target.suffix.lower() not in SUFFIXES:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isomargin.errors import InputError
+from isomargin.core.errors import InputError
+from isomargin.core.text import printable
 from isomargin.figures import style
 from isomargin.figures._evaluations import check_evaluations, density, draw_densities, shown_distances
-from isomargin.text import printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from isomargin.errors import AstrayError, InputError
+from isomargin.core.errors import AstrayError, InputError
 from isomargin.lab.results import write_json
 from isomargin.training import loop
 from isomargin.training.devices import first_process, interruptions

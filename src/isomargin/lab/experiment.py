@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from isomargin import checks
-from isomargin.errors import InputError
+from isomargin.core import checks
+from isomargin.core.errors import InputError
 from isomargin.training.recipe import YamlLoader
 
 FOLDER = Path(__file__).parent
@@ -165,7 +165,7 @@ def load_experiment(name: str) -> Experiment:
 
     >>> load_experiment("base-loss")
     Traceback (most recent call last):
-    isomargin.errors.InputError: there is no experiment 'base-loss': ...
+    isomargin.InputError: there is no experiment 'base-loss': ...
     """
     if name not in experiment_names():
         raise InputError(f"there is no experiment {name!r}: {checks.nearest(name, experiment_names())}")
@@ -209,7 +209,7 @@ def as_scale(text: str) -> Scale:
 
     >>> as_scale("smal")
     Traceback (most recent call last):
-    isomargin.errors.InputError: scale is 'smal': ...
+    isomargin.InputError: scale is 'smal': ...
     """
     for scale in SCALES:
         if text == scale:

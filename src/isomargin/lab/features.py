@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from isomargin.core.errors import InputError
 from isomargin.data.folder import class_folders
 from isomargin.data.images import ImageSet, images_of_files
 from isomargin.data.registry import load_data
-from isomargin.embeddings import EmbeddingSet
-from isomargin.errors import InputError
+from isomargin.io.embedding_set import EmbeddingSet
 from isomargin.lab.results import write_json
 from isomargin.models.embedder import make_model
 from isomargin.training.embed import as_embedding_set, default_workers, embed
@@ -72,7 +72,7 @@ def check_closed(classes: Sequence[Set[str]], images: Path) -> None:
 
     >>> check_closed([{"owl", "wren"}, {"owl"}], Path("birds"))
     Traceback (most recent call last):
-    isomargin.errors.InputError: birds: 1 of 2 classes is in one part alone, the first is 'wren': ...
+    isomargin.InputError: birds: 1 of 2 classes is in one part alone, the first is 'wren': ...
     """
     train, test = classes
     alone = sorted(train ^ test)

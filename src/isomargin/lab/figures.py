@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomargin.errors import InputError
+from isomargin.core.errors import InputError
 from isomargin.lab.experiment import Experiment, ExperimentFigure
 from isomargin.lab.plan import PlannedRun, fits
 from isomargin.training.run import open_evaluation

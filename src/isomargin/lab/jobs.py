@@ -21,7 +21,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Generic, TypeVar
 
-from isomargin.errors import AstrayError, InputError
+from isomargin.core.errors import AstrayError, InputError
 from isomargin.lab.plan import PlannedRun
 from isomargin.lab.results import without_nan, write_json
 from isomargin.training.checkpoint import find_checkpoints

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from isomargin.errors import AstrayError, InputError
+from isomargin.core.errors import AstrayError, InputError
 from isomargin.lab.experiment import Margins
 from isomargin.lab.jobs import (
     Busy,

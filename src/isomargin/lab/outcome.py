@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from isomargin.files import atomic_write
+from isomargin.core.files import atomic_write
 from isomargin.lab.experiment import Experiment
 from isomargin.lab.results import write_json
 from isomargin.lab.tables import Table, as_csv, as_latex, as_markdown, published_part

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isomargin.errors import InputError
+from isomargin.core.errors import InputError
 from isomargin.lab.experiment import Experiment, Margins
 from isomargin.lab.jobs import Report, settings_of
 from isomargin.lab.margins import search_names

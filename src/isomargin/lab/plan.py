@@ -13,8 +13,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from isomargin import checks
-from isomargin.errors import InputError
+from isomargin.core import checks
+from isomargin.core.errors import InputError
 from isomargin.lab.experiment import Experiment, Plan, Scale, Setting, load_settings, plan_of
 from isomargin.training.recipe import Recipe, load_recipe
 
@@ -102,7 +102,7 @@ def check_choices(plan: Plan, only: Mapping[str, Sequence[str]]) -> None:
 
     >>> check_choices(Plan(settings=("toy",), axes={"loss": ("a", "b")}), {"loss": ["c"]})
     Traceback (most recent call last):
-    isomargin.errors.InputError: only: loss is 'c': one of 'a', 'b' is needed
+    isomargin.InputError: only: loss is 'c': one of 'a', 'b' is needed
     """
     if only and not plan.axes:
         raise InputError("only is for experiments with axes: this one has none")
@@ -163,7 +163,7 @@ def find_settings(plan: Plan, chosen: Sequence[str] | None, data: Mapping[str, P
 
     >>> find_settings(Plan(settings=("cub-heads",), needs="an evening"), None, {})
     Traceback (most recent call last):
-    isomargin.errors.InputError: the setting cub-heads needs cub: say where it is with --data cub=FOLDER, ...
+    isomargin.InputError: the setting cub-heads needs cub: say where it is with --data cub=FOLDER, ...
     """
     every, _ = load_settings()
     for name in chosen or ():
@@ -224,7 +224,7 @@ def joined(parts: Sequence[Sequence[str]]) -> str:
     'loss.regularizer=[{name: tcm}, {name: triplet}]'
     >>> joined([["loss.regularizer={name: tcm}"], ["epochs=2"]])
     Traceback (most recent call last):
-    isomargin.errors.InputError: settings.yaml: join is for choices that are one regularizer each, not ['epochs=2']
+    isomargin.InputError: settings.yaml: join is for choices that are one regularizer each, not ['epochs=2']
     """
     for part in parts:
         if len(part) != 1 or not part[0].startswith("loss.regularizer="):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from isomargin.errors import InputError
+from isomargin.core.errors import InputError
 from isomargin.lab.experiment import Experiment
 from isomargin.lab.outcome import write_text
 from isomargin.lab.plan import PlannedRun

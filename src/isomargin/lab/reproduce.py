@@ -12,8 +12,8 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from isomargin import checks
-from isomargin.errors import InputError
+from isomargin.core import checks
+from isomargin.core.errors import InputError
 from isomargin.lab.devices import train_on_devices
 from isomargin.lab.experiment import Experiment, Plan, Scale, load_experiment, load_settings, plan_of
 from isomargin.lab.features import make_features

@@ -13,7 +13,7 @@ from typing import Any
 from isomargin.lab.experiment import Experiment
 from isomargin.lab.results import Row, row_values, run_values, without_nan
 from isomargin.measure.comparison import Difference
-from isomargin.measure.seeds import FAR_SPREAD, FRR_SPREAD
+from isomargin.measure.seed_comparison import FAR_SPREAD, FRR_SPREAD
 
 TITLES = {
     "opis": "OPIS ×1e-3",
@@ -83,7 +83,7 @@ def unit(column: str) -> float:
 def change(difference: Difference) -> str:
     """Write a difference with its interval: a share of the first for OPIS and its kin, points for shares.
 
-    >>> from isomargin.measure.uncertainty import Interval
+    >>> from isomargin.measure.statistics.intervals import Interval
     >>> moved, share = Interval(-0.001, -0.002, -0.0005, 0.95), Interval(-0.3, -0.4, -0.1, 0.95)
     >>> change(Difference("opis", 0.003, 0.002, moved, share, 0.01))
     '−30% (−40 to −10)'

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from isomargin.files import atomic_write
+from isomargin.core.files import atomic_write
 
 CLASSES, TRAINING, IMAGES = 24, 12, 8
 

@@ -9,7 +9,7 @@ import torch
 from pytorch_metric_learning.losses import BaseMetricLossFunction, CrossBatchMemory, SelfSupervisedLoss
 from torch import Tensor
 
-from isomargin import checks
+from isomargin.core import checks
 from isomargin.losses._batch import Batch, read_batch
 from isomargin.losses._engine import Gradient, pair_losses
 from isomargin.losses._pairs import Pairs, Tile

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isomargin.errors import InputError
+from isomargin.core.errors import InputError
 from isomargin.losses._pairs import Pairs
 
 IndicesTuple = tuple[Tensor, ...]

@@ -12,8 +12,8 @@ import torch
 from pytorch_metric_learning import distances
 from torch import Tensor
 
-from isomargin import checks
-from isomargin.errors import InputError
+from isomargin.core import checks
+from isomargin.core.errors import InputError
 from isomargin.losses._base import MetricLoss, Records
 from isomargin.losses._batch import Batch, normalise, product
 

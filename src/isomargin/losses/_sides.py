@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isomargin import checks
+from isomargin.core import checks
 from isomargin.losses._base import PairLoss
 from isomargin.losses._engine import Gradient
 from isomargin.losses._pairs import Pairs, Tile

@@ -10,8 +10,8 @@ import torch
 from pytorch_metric_learning import losses as library
 from torch import Tensor
 
-from isomargin import checks
-from isomargin.errors import InputError
+from isomargin.core import checks
+from isomargin.core.errors import InputError
 from isomargin.losses._proxies import Cosine, ProxyLoss
 
 

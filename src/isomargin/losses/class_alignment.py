@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from isomargin import checks
+from isomargin.core import checks
 from isomargin.losses._base import PairLoss, Records
 from isomargin.losses._engine import Gradient
 from isomargin.losses._pairs import INFINITY, Pairs, Tile

@@ -13,8 +13,8 @@ import torch
 import torch.distributed as distributed
 from torch import Tensor
 
-from isomargin import checks
-from isomargin.errors import InputError
+from isomargin.core import checks
+from isomargin.core.errors import InputError
 from isomargin.losses._batch import check_embeddings, read_labels
 
 _NOTE_BYTES = 512

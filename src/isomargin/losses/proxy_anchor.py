@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytorch_metric_learning import losses as library
 from torch import Tensor
 
-from isomargin import checks
+from isomargin.core import checks
 from isomargin.losses._proxies import Cosine, ProxyLoss
 
 
@@ -33,7 +33,7 @@ class ProxyAnchorLoss(ProxyLoss):
     >>> loss(torch.randn(4, 8), torch.tensor([0, 0, 1, 2])).backward()
     >>> loss(torch.randn(1, 8), torch.tensor([3]))
     Traceback (most recent call last):
-    isomargin.errors.InputError: labels holds 3: labels from 0 to 2 are needed for the 3 classes of ProxyAnchorLoss
+    isomargin.InputError: labels holds 3: labels from 0 to 2 are needed for the 3 classes of ProxyAnchorLoss
     """
 
     name = "proxy_anchor"

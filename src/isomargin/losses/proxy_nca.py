@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from isomargin import checks
+from isomargin.core import checks
 from isomargin.losses._batch import normalise, product
 from isomargin.losses._proxies import ProxyLoss
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from isomargin import checks
-from isomargin.errors import InputError
+from isomargin.core import checks
+from isomargin.core.errors import InputError
 from isomargin.losses._batch import Batch
 from isomargin.losses._pairs import Pairs
 from isomargin.losses._ranks import RankLoss

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from isomargin import checks
-from isomargin.errors import InputError
+from isomargin.core import checks
+from isomargin.core.errors import InputError
 from isomargin.losses._base import MetricLoss
 from isomargin.losses.arcface import ArcFaceLoss, SubCenterArcFaceLoss
 from isomargin.losses.calibration import CalibrationLoss
@@ -73,7 +73,7 @@ def make_loss(config: LossConfig) -> MetricLoss:
     '1 * smooth_ap + 0.5 * tcm'
     >>> make_loss({"name": "tcm", "positve_margin": 0.8})
     Traceback (most recent call last):
-    isomargin.errors.InputError: tcm has no setting 'positve_margin': did you mean 'positive_margin'?
+    isomargin.InputError: tcm has no setting 'positve_margin': did you mean 'positive_margin'?
     """
     if isinstance(config, MetricLoss):
         return config

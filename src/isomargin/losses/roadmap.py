@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isomargin import checks
+from isomargin.core import checks
 from isomargin.losses.calibration import CalibrationLoss
 from isomargin.losses.composition import WeightedSum
 from isomargin.losses.sup_ap import SupAPLoss

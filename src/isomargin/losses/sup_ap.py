@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from isomargin import checks
+from isomargin.core import checks
 from isomargin.losses._ranks import RankLoss, sigmoid_slope_, sigmoid_step_
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from isomargin import checks
+from isomargin.core import checks
 from isomargin.losses._base import Records
 from isomargin.losses._pairs import Pairs
 from isomargin.losses._sides import MarginLoss, Sides

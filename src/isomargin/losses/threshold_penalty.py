@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isomargin import checks
-from isomargin.errors import InputError
+from isomargin.core import checks
+from isomargin.core.errors import InputError
 from isomargin.losses._base import MetricLoss, Records
 from isomargin.losses._batch import Batch
 

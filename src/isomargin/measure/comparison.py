@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isomargin.errors import InputError
+from isomargin.core.errors import InputError
 from isomargin.measure.evaluation import Evaluation
-from isomargin.measure.resampling import Resampler, Weights, draw_weights
 from isomargin.measure.settings import Settings
-from isomargin.measure.uncertainty import (
+from isomargin.measure.statistics.intervals import (
     Interval,
     check_classes,
     check_draws,
@@ -23,6 +22,7 @@ from isomargin.measure.uncertainty import (
     percentile_p_value,
     score_values,
 )
+from isomargin.measure.statistics.resampling import Resampler, Weights, draw_weights
 
 if TYPE_CHECKING:
     import pandas

@@ -7,17 +7,17 @@ from typing import Any, Literal
 
 import numpy as np
 
-from isomargin.errors import InputError
-from isomargin.measure.answers import answer, pairs_at_far
+from isomargin.core.errors import InputError
+from isomargin.core.progress import progress_bar
 from isomargin.measure.evaluation import Evaluation
-from isomargin.measure.exact import ExactPass, fits
-from isomargin.measure.image_noise import measure_image_noise
-from isomargin.measure.inputs import ClassSortedVectors, sort_by_class
-from isomargin.measure.pairs import PassResult, count_pairs
-from isomargin.measure.sampling import REPEATED, repeated_share, sample_pairs, sampled_pairs
+from isomargin.measure.pairs.exact import ExactPass, fits
+from isomargin.measure.pairs.inputs import ClassSortedVectors, sort_by_class
+from isomargin.measure.pairs.sampled import REPEATED, repeated_share, sample_pairs, sampled_pairs
+from isomargin.measure.pairs.summary import answer, pairs_at_far
+from isomargin.measure.pairs.tiles import PassResult, count_pairs
+from isomargin.measure.pairs.torch_tiles import count_pairs_with_torch
 from isomargin.measure.settings import EpsilonForm, MeanCurve, Pairs, Settings, Utility, is_whole
-from isomargin.measure.torch_pairs import count_pairs_with_torch
-from isomargin.progress import progress_bar
+from isomargin.measure.statistics.item_noise import measure_image_noise
 
 SMALL = 1 << 23  # pairs up to which the exact count takes about a second
 FLAT = 3  # dimensions in which thousands of unit vectors crowd
@@ -167,7 +167,7 @@ def check_labels(labels: Any, far: tuple[float, float]) -> None:
 
     >>> check_labels([0, 0, 1, 1], far=(0.01, 0.1))
     Traceback (most recent call last):
-    isomargin.errors.InputError: far asks for a false accept rate of 0.01, but with 4 negative pairs the smallest ...
+    isomargin.InputError: far asks for a false accept rate of 0.01, but with 4 negative pairs the smallest ...
     """
     data = sort_by_class(np.ones((len(labels), 1), np.float32), labels)
     check_rates(data, Settings(far=far, target_far=max(far[0], 0.5)))

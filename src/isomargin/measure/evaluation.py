@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from isomargin.errors import InputError
-from isomargin.files import atomic_write, check_file
-from isomargin.measure import consistency
-from isomargin.measure.answers import Answers, answer
-from isomargin.measure.counts import PairCounts, RankCounts
-from isomargin.measure.curves import Curves, make_curves, share
-from isomargin.measure.distances import BinnedDistances, Floats
-from isomargin.measure.image_noise import ImageNoise, debiased_opis, notes_on_noise, opis_noise
-from isomargin.measure.serial import null_for_nan
+from isomargin.core.errors import InputError
+from isomargin.core.files import atomic_write, check_file
+from isomargin.core.json_values import null_for_nan
+from isomargin.measure.pairs.counts import PairCounts, RankCounts
+from isomargin.measure.pairs.distances import BinnedDistances, Floats
+from isomargin.measure.pairs.summary import Answers, answer
+from isomargin.measure.scores import consistency
+from isomargin.measure.scores.curves import Curves, make_curves, share
 from isomargin.measure.settings import Settings
+from isomargin.measure.statistics.item_noise import ImageNoise, debiased_opis, notes_on_noise, opis_noise
 
 if TYPE_CHECKING:
     import pandas
 
-    from isomargin.measure.uncertainty import Interval
+    from isomargin.measure.statistics.intervals import Interval
 
 WORST_IS_LEAST = {"mean_utility": True, "opis_contribution": False, "far": False, "frr": False, "eer": False}
 CONCERNS_ANSWERS = ("far", "frr", "grid", "target_far", "target_frr")  # and distances
@@ -343,8 +343,8 @@ class Evaluation:
         >>> print(im.evaluate(embeddings, np.arange(60) % 6).intervals()["recall@1"])
         0.8667 (0.8 to 0.9667)
         """
-        from isomargin.measure.image_resampling import image_intervals
-        from isomargin.measure.uncertainty import intervals
+        from isomargin.measure.statistics.intervals import intervals
+        from isomargin.measure.statistics.item_resampling import image_intervals
 
         if images is not None:
             return image_intervals(self, *images, draws, confidence, seed)

@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from isomargin.errors import InputError
-from isomargin.measure.answers import Answers, answer
-from isomargin.measure.counts import PairCounts, RankCounts
-from isomargin.measure.distances import BinnedDistances, ClassDistances, ListedDistances
+from isomargin.core.errors import InputError
+from isomargin.core.json_values import nan_for_null, null_for_nan, pack_array, unpack_array
 from isomargin.measure.evaluation import Evaluation
-from isomargin.measure.image_noise import ImageNoise
-from isomargin.measure.serial import nan_for_null, null_for_nan, pack_array, unpack_array
+from isomargin.measure.pairs.counts import PairCounts, RankCounts
+from isomargin.measure.pairs.distances import BinnedDistances, ClassDistances, ListedDistances
+from isomargin.measure.pairs.summary import Answers, answer
 from isomargin.measure.settings import Settings
+from isomargin.measure.statistics.item_noise import ImageNoise
 
 FORMAT = "isomargin evaluation"
 VERSION = 2

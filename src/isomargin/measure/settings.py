@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from isomargin.errors import InputError
+from isomargin.core.errors import InputError
 
 Utility = Literal["specificity_sensitivity", "precision_recall"]
 MeanCurve = Literal["classes", "pooled"]
@@ -24,7 +24,7 @@ class Settings:
     (0.001, 0.01)
     >>> Settings(epsilon=2)
     Traceback (most recent call last):
-    isomargin.errors.InputError: epsilon is 2: a share of the classes is needed, above 0 and at most 1
+    isomargin.InputError: epsilon is 2: a share of the classes is needed, above 0 and at most 1
     """
 
     far: tuple[float, float] = (1e-2, 1e-1)

@@ -10,8 +10,8 @@ torch.Size([2, 64])
 """
 
 from isomargin.models.embedder import Embedder, make_model
-from isomargin.models.small import SMALL
+from isomargin.models.small_networks import SMALL
+from isomargin.models.torchvision_shim import import_torchvision
 from isomargin.models.weights import InputStatistics
-from isomargin.torchvision_shim import import_torchvision
 
 __all__ = ["SMALL", "Embedder", "InputStatistics", "import_torchvision", "make_model"]

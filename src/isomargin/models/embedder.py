@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from isomargin import checks
-from isomargin.errors import InputError
+from isomargin.core import checks
+from isomargin.core.errors import InputError
 from isomargin.models.pooling import POOLINGS, make_pooling
-from isomargin.models.small import SMALL, VECTOR
+from isomargin.models.small_networks import SMALL, VECTOR
+from isomargin.models.torchvision_shim import import_torchvision
 from isomargin.models.weights import (
     FILE_ENDINGS,
     GREY_28,
@@ -29,7 +30,6 @@ from isomargin.models.weights import (
     make_pretrained,
     timm_statistics,
 )
-from isomargin.torchvision_shim import import_torchvision
 
 FREEZES = ("none", "statistics", "all")
 
@@ -247,7 +247,7 @@ def make_model(config: Mapping[str, Any], load_weights: bool = True) -> Embedder
     96
     >>> make_model({"backbone": "small_conv", "poolin": "max"})
     Traceback (most recent call last):
-    isomargin.errors.InputError: the model has no setting 'poolin': did you mean 'pooling'?
+    isomargin.InputError: the model has no setting 'poolin': did you mean 'pooling'?
     >>> make_model({"backbone": "vectors", "features": 384, "dimensions": 64})(torch.rand(5, 384)).shape
     torch.Size([5, 64])
     """

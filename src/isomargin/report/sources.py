@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from isomargin.embeddings import EmbeddingSet
-from isomargin.errors import InputError
+from isomargin.core.errors import InputError
+from isomargin.io.embedding_set import EmbeddingSet
 from isomargin.measure.evaluation import Evaluation
 from isomargin.report.contents import Examples
 from isomargin.report.examples import class_examples, run_images

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
-from isomargin import checks
-from isomargin.errors import InputError
-from isomargin.files import atomic_write
+from isomargin.core import checks
+from isomargin.core.errors import InputError
+from isomargin.core.files import atomic_write
+from isomargin.core.text import printable
 from isomargin.measure.evaluation import Evaluation
 from isomargin.report.contents import Examples, contents
-from isomargin.text import printable
 
 SCRIPTS = ("numbers.js", "runs.js", "state.js", "plots.js", "threshold.js", "classes.js", "page.js")
 """In the order in which they build on each other."""

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from isomargin import checks
-from isomargin.errors import InputError
-from isomargin.measure.distances import Floats
+from isomargin.core import checks
+from isomargin.core.errors import InputError
+from isomargin.measure.pairs.distances import Floats
 from isomargin.thresholds.calibration_error import (
     CalibrationErrors,
     ErrorSummary,

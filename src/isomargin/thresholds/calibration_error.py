@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isomargin import checks
-from isomargin.errors import InputError
-from isomargin.measure.consistency import QUANTILES
-from isomargin.measure.counts import PairCounts
-from isomargin.measure.distances import BinnedDistances, ClassDistances, Floats, ListedDistances
+from isomargin.core import checks
+from isomargin.core.errors import InputError
+from isomargin.measure.pairs.counts import PairCounts
+from isomargin.measure.pairs.distances import BinnedDistances, ClassDistances, Floats, ListedDistances
+from isomargin.measure.scores.consistency import QUANTILES
 
 if TYPE_CHECKING:
     from isomargin.measure.evaluation import Evaluation

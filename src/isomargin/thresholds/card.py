@@ -20,12 +20,12 @@ from rich.console import Console
 from rich.text import Text
 
 from isomargin import __version__
-from isomargin.errors import InputError
-from isomargin.files import atomic_write, check_file, reading
+from isomargin.core.errors import InputError
+from isomargin.core.files import atomic_write, check_file, reading
+from isomargin.core.json_values import null_for_nan
+from isomargin.core.text import LONGEST, PIPED, printable
 from isomargin.measure.evaluation import Evaluation
-from isomargin.measure.serial import null_for_nan
-from isomargin.measure.uncertainty import note_on_few_classes
-from isomargin.text import LONGEST, PIPED, printable
+from isomargin.measure.statistics.intervals import note_on_few_classes
 from isomargin.thresholds.choose import QUANTILES, ThresholdChoice
 from isomargin.thresholds.conversions import ACCEPT_WHEN, conversions
 

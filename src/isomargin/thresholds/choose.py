@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from isomargin import checks
-from isomargin.errors import InputError
-from isomargin.measure.answers import ROUNDING, kept_pairs, pairs_at_far
-from isomargin.measure.counts import PairCounts
-from isomargin.measure.curves import share
-from isomargin.measure.distances import FARTHEST, BinnedDistances, Floats, ListedDistances
+from isomargin.core import checks
+from isomargin.core.errors import InputError
 from isomargin.measure.evaluation import Evaluation, OperatingPoint
+from isomargin.measure.pairs.counts import PairCounts
+from isomargin.measure.pairs.distances import FARTHEST, BinnedDistances, Floats, ListedDistances
+from isomargin.measure.pairs.summary import ROUNDING, kept_pairs, pairs_at_far
+from isomargin.measure.scores.curves import share
+from isomargin.measure.scores.utility import utility as utility_of
 from isomargin.measure.settings import Settings
-from isomargin.measure.uncertainty import Interval, rate_intervals
+from isomargin.measure.statistics.intervals import Interval, rate_intervals
 from isomargin.thresholds.conformal import Promise
-from isomargin.thresholds.places import just_beyond, midway
-from isomargin.utility import utility as utility_of
+from isomargin.thresholds.gaps import just_beyond, midway
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 WORST = 10  # classes that are named
@@ -110,7 +110,7 @@ def choose_threshold(
     ('FAR at most 0.05', 0.05, 0.977)
     >>> choose_threshold(evaluation, far=1e-4)
     Traceback (most recent call last):
-    isomargin.errors.InputError: far asks for a false accept rate of 0.0001, but with 1,500 negative pairs ...
+    isomargin.InputError: far asks for a false accept rate of 0.0001, but with 1,500 negative pairs ...
     """
     check_one_target({"far": far, "frr": frr, "utility": utility, "cost": cost, "distance": distance})
     check_pairs(evaluation)

@@ -12,12 +12,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from isomargin import checks
-from isomargin.errors import InputError
-from isomargin.measure.answers import ROUNDING
-from isomargin.measure.distances import FARTHEST, ClassDistances, Floats, ListedDistances
+from isomargin.core import checks
+from isomargin.core.errors import InputError
 from isomargin.measure.evaluation import Evaluation
-from isomargin.thresholds.places import just_beyond, midway, next_above
+from isomargin.measure.pairs.distances import FARTHEST, ClassDistances, Floats, ListedDistances
+from isomargin.measure.pairs.summary import ROUNDING
+from isomargin.thresholds.gaps import just_beyond, midway, next_above
 
 Rate = Literal["far", "frr"]
 
@@ -169,7 +169,7 @@ def promise_threshold(
     True
     >>> promise_threshold(evaluation, far=0.01)
     Traceback (most recent call last):
-    isomargin.errors.InputError: far is 0.01, but from 40 classes with negative pairs no less than 0.0244 can be
+    isomargin.InputError: far is 0.01, but from 40 classes with negative pairs no less than 0.0244 can be
     promised in expectation: 0.01 needs 99 classes
     """
     if not isinstance(evaluation, Evaluation):

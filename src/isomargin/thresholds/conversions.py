@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
-from isomargin import checks
+from isomargin.core import checks
 
 Comparison = Literal["at least", "at most"]
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isomargin import checks
-from isomargin.errors import InputError
-from isomargin.measure.answers import ROUNDING
-from isomargin.measure.distances import Floats
+from isomargin.core import checks
+from isomargin.core.errors import InputError
+from isomargin.core.json_values import null_for_nan
 from isomargin.measure.evaluation import Evaluation, OperatingPoint
-from isomargin.measure.serial import null_for_nan
+from isomargin.measure.pairs.distances import Floats
+from isomargin.measure.pairs.summary import ROUNDING
 from isomargin.thresholds.card import ThresholdCard
 
 if TYPE_CHECKING:

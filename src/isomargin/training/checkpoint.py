@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from isomargin.errors import InputError
-from isomargin.files import atomic_write
+from isomargin.core.errors import InputError
+from isomargin.core.files import atomic_write
 
 _MAGIC = b"isomargin checkpoint 1\n"
 _NAME = re.compile(r"step-(\d{9})\.ckpt")
@@ -71,7 +71,7 @@ def load_checkpoint(folder: Path) -> tuple[int, dict[str, Any], list[str]]:
 
     >>> load_checkpoint(Path("no/such/run"))
     Traceback (most recent call last):
-    isomargin.errors.InputError: no/such/run holds no checkpoint: nothing to go on from
+    isomargin.InputError: no/such/run holds no checkpoint: nothing to go on from
     """
     found = find_checkpoints(folder)
     if not found:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from isomargin import checks
+from isomargin.core import checks
 from isomargin.models.embedder import Embedder
 from isomargin.training.recipe import Recipe
 

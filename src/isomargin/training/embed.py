@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from isomargin import checks
+from isomargin.core import checks
+from isomargin.core.errors import InputError
 from isomargin.data.feeding import unseen_batches
 from isomargin.data.folder import class_folders
 from isomargin.data.images import ImageSet, images_of_files, joined, without_bad
 from isomargin.data.registry import load_data
-from isomargin.embeddings import EmbeddingSet
-from isomargin.errors import InputError
-from isomargin.formats import check_suffix
+from isomargin.io.embedding_set import EmbeddingSet
+from isomargin.io.formats import check_suffix
 from isomargin.models.embedder import Embedder
 from isomargin.training.recipe import load_recipe
 from isomargin.training.run import open_run

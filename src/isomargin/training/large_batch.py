@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isomargin import checks
-from isomargin.errors import InputError
+from isomargin.core import checks
+from isomargin.core.errors import InputError
 from isomargin.losses.gather import gather
 
 

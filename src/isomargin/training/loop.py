@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isomargin import checks
+from isomargin.core import checks
 from isomargin.data.feeding import training_batches
 from isomargin.losses import MetricLoss
 from isomargin.losses.gather import gather
@@ -80,7 +80,7 @@ def train(
     checkpoint_seconds: the longest time between checkpoints; there is one at each evaluation in any case.
 
     >>> from tempfile import TemporaryDirectory
-    >>> from isomargin.embeddings import EmbeddingSet
+    >>> from isomargin.io.embedding_set import EmbeddingSet
     >>> from isomargin.training.recipe import read_recipe
     >>> generator, labels = np.random.default_rng(0), np.repeat(np.arange(20), 10)
     >>> vectors = generator.normal(size=(20, 8))[labels] + generator.normal(size=(200, 8))

@@ -15,9 +15,9 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from isomargin import checks
-from isomargin.errors import InputError
-from isomargin.files import atomic_write, check_file, reading
+from isomargin.core import checks
+from isomargin.core.errors import InputError
+from isomargin.core.files import atomic_write, check_file, reading
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -209,7 +209,7 @@ def shipped_recipes() -> dict[str, Path]:
     >>> "cub-lite0" in shipped_recipes()
     True
     """
-    folder = Path(__file__).parent.parent / "recipes"
+    folder = Path(__file__).parent / "recipes"
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
@@ -220,7 +220,7 @@ def find_recipe(name: str) -> Path:
     'cub-lite0.yaml'
     >>> find_recipe("cub-lite")
     Traceback (most recent call last):
-    isomargin.errors.InputError: there is no recipe 'cub-lite', neither a file nor one that comes with isomargin: ...
+    isomargin.InputError: there is no recipe 'cub-lite', neither a file nor one that comes with isomargin: ...
     """
     path, shipped = Path(name), shipped_recipes()
     if path.is_dir() and (name not in shipped or (path / "recipe.yaml").is_file()):

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isomargin.errors import InputError
-from isomargin.files import atomic_write
+from isomargin.core.errors import InputError
+from isomargin.core.files import atomic_write
 from isomargin.measure.evaluation import Evaluation
 from isomargin.models.embedder import Embedder, make_model
 from isomargin.training.checkpoint import read_checkpoint
@@ -82,7 +82,7 @@ def open_run(folder: str | os.PathLike[str]) -> tuple[Recipe, Embedder]:
 
     >>> open_run("no/such/run")
     Traceback (most recent call last):
-    isomargin.errors.InputError: no/such/run is no run: a folder with a recipe.yaml is needed
+    isomargin.InputError: no/such/run is no run: a folder with a recipe.yaml is needed
     """
     run = RunFolder(Path(folder))
     if not run.recipe.is_file():

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from isomargin.core.errors import AstrayError, InputError
 from isomargin.data.images import ImageSet
-from isomargin.errors import AstrayError, InputError
 from isomargin.losses.gather import gather
 from isomargin.measure.evaluate import evaluate
 from isomargin.measure.evaluation import Evaluation

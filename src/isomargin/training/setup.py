@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from isomargin.core.errors import InputError
+from isomargin.core.labels import as_labels
+from isomargin.core.progress import progress_bar
 from isomargin.data.augment import RandomAffine, RandomCrop
 from isomargin.data.feeding import Augmentation, check_augmentation
 from isomargin.data.images import DataSplit, ImageSet, find_bad_images, without_bad
 from isomargin.data.registry import load_data
 from isomargin.data.sampler import ClassBatchSampler
-from isomargin.errors import InputError
-from isomargin.labels import as_labels
 from isomargin.losses import MetricLoss
 from isomargin.losses.registry import loss_settings, make_loss
 from isomargin.measure.evaluate import check_labels
 from isomargin.models.embedder import Embedder, make_model
-from isomargin.progress import progress_bar
 from isomargin.training.recipe import Recipe
 from isomargin.training.schedule import Cosine, EveryEpochs, MultiStep, OneCycle, Plateau
 

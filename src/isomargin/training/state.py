@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from isomargin.errors import AstrayError, InputError
+from isomargin.core.errors import AstrayError, InputError
 from isomargin.losses import MetricLoss
 from isomargin.models.embedder import Embedder
 from isomargin.training.checkpoint import load_checkpoint, save_checkpoint

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from isomargin import checks
-from isomargin.errors import AstrayError, InputError
+from isomargin.core import checks
+from isomargin.core.errors import AstrayError, InputError
 from isomargin.losses.registry import make_loss
 from isomargin.measure.evaluation import Evaluation
 from isomargin.training import loop, setup

@@ -1,0 +1,87 @@
+"""The command that writes the page to look at."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from isomargin.cli.common import EmbeddingsKey, Labels, LabelsKey, check_writable, open_measured, writing
+from isomargin.cli.thresholds import named
+from isomargin.core.errors import InputError
+
+if TYPE_CHECKING:
+    from isomargin.report.sources import Source
+
+
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="A run's folder, an evaluation.json or a file of embeddings."),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="The .html file to write; report.html unless given, within the run if it is one."
+        ),
+    ] = None,
+    labels: Labels = None,
+    embeddings_key: EmbeddingsKey = "embeddings",
+    labels_key: LabelsKey = "labels",
+    title: Annotated[str | None, typer.Option(help="Of the page; the runs' names unless given.")] = None,
+    intervals: Annotated[bool, typer.Option(help="Within what bounds the scores may be believed.")] = True,
+    confusions: Annotated[bool, typer.Option(help="Which classes are taken for the worst ones.")] = True,
+    thumbnails: Annotated[
+        int, typer.Option(min=0, help="Put small images of so many of the worst classes into the page.")
+    ] = 0,
+    images: Annotated[Path | None, typer.Option(help="Where the images are, if they have moved.")] = None,
+) -> None:
+    """Write one page to look at: curves, worst classes, and a threshold to drag. It opens offline and can be mailed.
+
+    With several runs it holds them side by side, the first being what others are held against.
+    """
+    from isomargin.report.sources import report_on
+    from isomargin.training.run import RunFolder
+
+    if labels is not None and len(runs) > 1:
+        raise InputError("--labels belongs to one file of embeddings, and several were given: put labels beside each")
+    if images is not None and not thumbnails:
+        raise InputError("--images says where pictures are, and none were asked for: give --thumbnails too")
+    if thumbnails and not confusions:
+        raise InputError("--thumbnails shows confusions, and --no-confusions leaves them out: give one of them")
+    place = output or (RunFolder(runs[0]).report if len(runs) == 1 and runs[0].is_dir() else Path("report.html"))
+    check_writable(place, ".html")
+    sources = {name: open_source(path, labels, embeddings_key, labels_key) for name, path in named(runs).items()}
+    with writing(place):
+        report_on(
+            sources,
+            place,
+            title=title,
+            intervals=intervals,
+            confusions=confusions,
+            thumbnails=thumbnails,
+            images=images,
+        )
+    tell_report(place)
+
+
+def open_source(path: Path, labels: Path | None, embeddings_key: str, labels_key: str) -> "Source":
+    """Give the evaluation of a run or a file, with its embeddings where there are any."""
+    from isomargin.io.embedding_set import EmbeddingSet
+    from isomargin.report.sources import Source
+    from isomargin.training.run import RunFolder
+
+    evaluation = open_measured(path, labels, embeddings_key, labels_key)
+    if path.is_dir():
+        stored = RunFolder(path).embeddings
+        return Source(evaluation, EmbeddingSet.load(stored) if stored.is_file() else None, path)
+    if path.suffix == ".json":
+        return Source(evaluation)
+    return Source(
+        evaluation, EmbeddingSet.load(path, labels=labels, embeddings_key=embeddings_key, labels_key=labels_key)
+    )
+
+
+def tell_report(path: Path) -> None:
+    """Say where the page is, and how large."""
+    print(f"written to {path} ({path.stat().st_size / 1e6:.1f} MB): open it in a browser", file=sys.stderr)

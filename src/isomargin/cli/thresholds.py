@@ -1,0 +1,263 @@
+"""The commands that choose thresholds and compare models."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+
+from isomargin.cli.common import (
+    EmbeddingsKey,
+    Labels,
+    LabelsKey,
+    check_writable,
+    open_measured,
+    print_renderable,
+    source_files,
+    writing,
+)
+from isomargin.core.errors import InputError
+from isomargin.core.text import printable
+
+Far = Annotated[float | None, typer.Option(help="The largest threshold whose false accept rate is at most this.")]
+Frr = Annotated[float | None, typer.Option(help="The smallest threshold whose false reject rate is at most this.")]
+BestUtility = Annotated[bool, typer.Option("--best-utility", help="The threshold of the best pooled utility.")]
+Cost = Annotated[
+    tuple[float, float, float] | None,
+    typer.Option(
+        metavar="ACCEPT REJECT PRIOR",
+        help="The threshold of least cost: of a false accept, of a false reject, and the share of matches to come.",
+    ),
+]
+Distance = Annotated[float | None, typer.Option(help="A threshold you have, as an L2 distance: what it does.")]
+Cosine = Annotated[float | None, typer.Option(help="A threshold you have, as a cosine similarity: what it does.")]
+Draws = Annotated[int, typer.Option(help="Bootstrap draws of the classes.")]
+Confidence = Annotated[float, typer.Option(help="Of the intervals.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of the draws.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+def threshold(
+    file: Annotated[Path, typer.Argument(help="Embeddings, an evaluation.json, or a run's folder.")],
+    far: Far = None,
+    frr: Frr = None,
+    best_utility: BestUtility = False,
+    cost: Cost = None,
+    distance: Distance = None,
+    cosine: Cosine = None,
+    unseen: Annotated[
+        bool, typer.Option("--unseen", help="Promise --far or --frr for classes never seen, in expectation.")
+    ] = False,
+    delta: Annotated[
+        float | None,
+        typer.Option(help="Promise it for each unseen class, but with this probability of exceeding it."),
+    ] = None,
+    calibrate: Annotated[
+        str | None, typer.Option(help="Fit similarity to probability too: platt, isotonic or temperature.")
+    ] = None,
+    prior: Annotated[
+        float | None, typer.Option(help="Share of matches that --calibrate assumes; 0.5 unless given.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Write the card to this .json file, and its summary to .txt beside it.")
+    ] = None,
+    labels: Labels = None,
+    embeddings_key: EmbeddingsKey = "embeddings",
+    labels_key: LabelsKey = "labels",
+    draws: Draws = 1000,
+    confidence: Confidence = 0.95,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Choose the one threshold for production, and say how far to trust it.
+
+    Without an option the threshold is the one for a false accept rate of 1%.
+    """
+    from isomargin.core.files import atomic_write
+    from isomargin.thresholds.calibrate import Method
+    from isomargin.thresholds.calibrate import calibrate as fit
+    from isomargin.thresholds.card import make_card
+    from isomargin.thresholds.choose import choice_of_promise, choose_threshold
+    from isomargin.thresholds.conformal import promise_threshold
+
+    sources = source_files(file, labels)
+    if output is not None:
+        check_card_place(output, sources)
+    if prior is not None and calibrate is None:
+        raise InputError("--prior belongs to --calibrate: give both, or --cost for a threshold by prior")
+    target = wanted(far, frr, best_utility, cost, distance, cosine)
+    evaluation = open_measured(file, labels, embeddings_key, labels_key)
+    interval: dict[str, Any] = {"draws": draws, "confidence": confidence, "seed": seed}
+    promise = None
+    if unseen or delta is not None:
+        if not set(target) <= {"far", "frr"}:
+            raise InputError("only a false accept rate or a false reject rate can be promised: give --far or --frr")
+        promise = promise_threshold(evaluation, **target, delta=delta)
+        choice = choice_of_promise(evaluation, promise, **interval)
+    else:
+        choice = choose_threshold(evaluation, **target, **interval)
+    calibration = None if calibrate is None else fit(evaluation, cast(Method, calibrate), prior=prior)
+    card = make_card(
+        choice,
+        evaluation,
+        source=sources,
+        promise=None if promise is None else promise.as_values(),
+        calibration=None if calibration is None else calibration.as_values(),
+    )
+    if output is not None:
+        with writing(output):
+            card.save(output)
+            with atomic_write(output.with_suffix(".txt")) as temporary:
+                temporary.write_text(card.summary() + "\n", encoding="utf-8")
+    print(json.dumps(card.as_values(), allow_nan=False, indent=1) if as_json else card.summary())
+    if output is not None:
+        print(f"\nwritten to {output} and {output.with_suffix('.txt').name}", file=sys.stderr)
+
+
+def transfer(
+    calibration: Annotated[
+        Path, typer.Argument(help="What the threshold is chosen on: embeddings, an evaluation.json, a run, or a card.")
+    ],
+    others: Annotated[list[Path], typer.Argument(help="The sets that it is applied to.")],
+    far: Far = None,
+    frr: Frr = None,
+    best_utility: BestUtility = False,
+    cost: Cost = None,
+    distance: Distance = None,
+    cosine: Cosine = None,
+    embeddings_key: EmbeddingsKey = "embeddings",
+    labels_key: LabelsKey = "labels",
+    output: Annotated[Path | None, typer.Option(help="Write the table to this .csv file.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Apply one threshold to other sets: does it still do what it was chosen for?
+
+    This is the One-Threshold-for-All protocol. A card brings its own threshold.
+    """
+    from isomargin.cli.tables import transfer_table
+    from isomargin.thresholds.card import ThresholdCard, is_card
+    from isomargin.thresholds.choose import choose_threshold
+    from isomargin.thresholds.transfer import CALIBRATION, transfer_card, transfer_threshold
+
+    check_writable(output, ".csv")
+    given = [far, frr, cost, distance, cosine, best_utility or None]
+    card = ThresholdCard.load(calibration) if is_card(calibration) else None
+    if card is not None and any(each is not None for each in given):
+        raise InputError(f"{calibration} is a card, which brings its own threshold: leave the other options out")
+    sets = {
+        f"{name} (applied)" if name == CALIBRATION else name: open_measured(path, None, embeddings_key, labels_key)
+        for name, path in named(others).items()
+    }
+    if card is not None:
+        result = transfer_card(card, sets)
+    else:
+        chosen_on = open_measured(calibration, None, embeddings_key, labels_key)
+        choice = choose_threshold(chosen_on, **wanted(far, frr, best_utility, cost, distance, cosine))
+        result = transfer_threshold(choice.distance, chosen_on, sets)
+    if output is not None:
+        from isomargin.core.files import atomic_write
+
+        with writing(output), atomic_write(output) as temporary:
+            result.table.to_csv(temporary, index=False, errors="backslashreplace")
+    if as_json:
+        print(json.dumps(result.as_values(), allow_nan=False, indent=1))
+    else:
+        print_renderable(transfer_table(result))
+
+
+def compare(
+    files: Annotated[
+        list[Path], typer.Argument(help="Models on the same classes, the first being what others are held against.")
+    ],
+    embeddings_key: EmbeddingsKey = "embeddings",
+    labels_key: LabelsKey = "labels",
+    draws: Draws = 1000,
+    confidence: Confidence = 0.95,
+    seed: Seed = 0,
+    output: Annotated[Path | None, typer.Option(help="Write the table to this .csv file.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare models on the same classes: which scores differ by more than chance?
+
+    Each is a file of embeddings, an evaluation.json or a run's folder. Intervals and p-values come from drawing the
+    classes anew, the same for all models.
+    """
+    from isomargin.cli.tables import differences_table
+    from isomargin.measure.comparison import compare as run
+    from isomargin.measure.statistics.intervals import check_draws
+
+    check_writable(output, ".csv")
+    check_draws(draws, confidence)
+    evaluations = {name: open_measured(path, None, embeddings_key, labels_key) for name, path in named(files).items()}
+    comparison = run(evaluations, draws=draws, confidence=confidence, seed=seed)
+    for note in comparison.notes:
+        print(f"note: {printable(note)}", file=sys.stderr)
+    if output is not None:
+        from isomargin.core.files import atomic_write
+
+        with writing(output), atomic_write(output) as temporary:
+            comparison.table.to_csv(temporary, index=False, errors="backslashreplace")
+    if as_json:
+        print(json.dumps(comparison.as_values(), allow_nan=False, indent=1))
+        return
+    for name in comparison.others:
+        print_renderable(differences_table(comparison, name))
+        print(printable(comparison.sentence(name)))
+
+
+def wanted(
+    far: float | None,
+    frr: float | None,
+    best_utility: bool,
+    cost: tuple[float, float, float] | None,
+    distance: float | None,
+    cosine: float | None,
+) -> dict[str, Any]:
+    """Give the one target that was asked for, a false accept rate of 1% where none was."""
+    from isomargin.core import checks
+
+    given: dict[str, Any] = {"far": far, "frr": frr, "cost": cost, "distance": distance}
+    given = {name: value for name, value in given.items() if value is not None}
+    if best_utility:
+        given["utility"] = "best"
+    if cosine is not None:
+        if distance is not None:
+            raise InputError("--distance and --cosine are the same thing twice: give one of them")
+        given["distance"] = (2 - 2 * checks.cosine(cosine, "cosine")) ** 0.5
+    if len(given) > 1:
+        names = {"utility": "best-utility", "distance": "distance" if cosine is None else "cosine"}
+        options = " and ".join(f"--{names.get(name, name)}" for name in given)
+        raise InputError(f"{options} were given: a threshold is chosen for one of them")
+    return given or {"far": 0.01}
+
+
+def check_card_place(output: Path, sources: list[Path]) -> None:
+    """Refuse a card, or its summary beside it, that could not be written or would take the place of its own source."""
+    check_writable(output, ".json")
+    summary = output.with_suffix(".txt")
+    check_writable(summary, ".txt")
+    for written in (output, summary):
+        if any(written.resolve() == source.resolve() for source in sources):
+            raise InputError(f"{written} is what the threshold is measured on: choose another name for --output")
+
+
+def named(paths: list[Path]) -> dict[str, Path]:
+    """Give paths short names of their own: the last parts of each that tell them apart.
+
+    >>> list(named([Path("a/embeddings.npz"), Path("b/embeddings.npz")]))
+    ['a/embeddings', 'b/embeddings']
+    >>> list(named([Path("runs/base"), Path("runs/tcm.npz")]))
+    ['base', 'tcm']
+    """
+    whole = [path.resolve() for path in paths]
+    for path, resolved in zip(paths, whole, strict=True):
+        if whole.count(resolved) > 1:
+            raise InputError(f"{path} was given twice: each file is one model or set")
+    bare = [path if path.is_dir() or not path.name else path.with_suffix("") for path in whole]
+    for parts in range(1, max(len(path.parts) for path in whole) + 1):
+        for form in (bare, whole):
+            short = ["/".join(path.parts[-parts:]) for path in form]
+            if len(set(short)) == len(short):
+                return dict(zip(short, paths, strict=True))
+    return {str(path): path for path in paths}

@@ -1,0 +1,226 @@
+"""The commands that train."""
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from isomargin.cli.common import print_plan, print_renderable, show, writing
+from isomargin.core.errors import InputError
+
+Changes = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[SETTING=VALUE]...", help="Changes of the recipe, such as optimizer.learning_rate=1e-3."),
+]
+Devices = Annotated[int, typer.Option(min=1, help="Processes on this machine; not needed under torchrun.")]
+Accelerator = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Precision = Annotated[str | None, typer.Option(help="32-true, bf16-mixed or 16-mixed; the recipe's unless given.")]
+Workers = Annotated[
+    int | None, typer.Option(min=0, help="Processes that decode image files; as many as cores, up to 8, unless given.")
+]
+SkipBadImages = Annotated[
+    bool, typer.Option("--skip-bad-images", help="Leave image files out that cannot be decoded, and count them.")
+]
+CheckImages = Annotated[bool, typer.Option(help="Decode every image file before training begins.")]
+
+
+def demo(
+    output: Annotated[Path, typer.Option(help="Folder of the two runs.")] = Path("runs/demo"),
+    seed: Annotated[int, typer.Option(min=0, help="Of both runs.")] = 0,
+    report: Annotated[bool, typer.Option("--report", help="Write report.html, a page to look at, there too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Train a loss without and with TCM on rendered letters, and compare: no download, a few minutes.
+
+    The letters come from the fonts that matplotlib ships; both models are evaluated on letters they have not seen.
+    """
+    import json
+
+    from isomargin.cli.tables import as_values, comparison_table
+    from isomargin.training.demo import run_demo
+
+    with writing(output):
+        output.mkdir(parents=True, exist_ok=True)
+    with resumable("the same command, from the beginning"):
+        evaluations = run_demo(output, seed)
+    if as_json:
+        print(json.dumps({name: as_values(each) for name, each in evaluations.items()}, allow_nan=False, indent=1))
+    else:
+        print_renderable(comparison_table(evaluations))
+    print(f"\nwritten to {output}: {', '.join(evaluations)}", file=sys.stderr)
+    if report:
+        write_page({name: output / name for name in evaluations}, output / "report.html")
+
+
+def train(
+    recipe: Annotated[str, typer.Argument(help="A .yaml file, a recipe's name, or with --resume a run's folder.")],
+    changes: Changes = None,
+    output: Annotated[Path | None, typer.Option(help="Folder of the run; runs/NAME unless given.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run where it stopped.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the recipe in full, the data's sizes and the steps; train nothing.")
+    ] = False,
+    devices: Devices = 1,
+    accelerator: Accelerator = "auto",
+    precision: Precision = None,
+    workers: Workers = None,
+    skip_bad_images: SkipBadImages = False,
+    check_images: CheckImages = True,
+    report: Annotated[
+        bool, typer.Option("--report", help="Write report.html, a page to look at, into the run's folder.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the evaluation as JSON instead of tables.")] = False,
+) -> None:
+    """Train an embedding model by a recipe and evaluate it on classes it has not seen.
+
+    Ctrl-C saves and stops; so does a request to end. The run's folder holds recipe.yaml, metrics.csv, checkpoints/,
+    tensorboard/, embeddings.npz and evaluation.json.
+    """
+    from isomargin.training.recipe import load_recipe
+
+    resolved = load_recipe(recipe, [*(changes or []), *as_changes(skip_bad_images, precision)])
+    is_run = Path(recipe).is_dir()
+    folder = output or (Path(recipe) if is_run else Path("runs") / resolved.name)
+    if is_run and not resume and output is None:
+        raise InputError(f"{recipe} is a run: go on with it by --resume, or give a new one's folder with --output")
+    if dry_run:
+        print_plan(resolved)
+        return
+    from isomargin.training.devices import first_process
+    from isomargin.training.loop import train as run
+    from isomargin.training.run import RunFolder
+
+    with resumable(f"isomargin train {shlex.quote(str(folder))} --resume"):
+        evaluation = run(
+            resolved,
+            folder,
+            resume=resume,
+            devices=devices,
+            accelerator=accelerator,
+            workers=workers,
+            check_images=check_images,
+        )
+    if first_process():
+        show(evaluation, 10, "mean_utility", as_json)
+        print(f"\nwritten to {folder}", file=sys.stderr)
+        if report:
+            write_page({folder.resolve().name: folder}, RunFolder(folder).report)
+
+
+def tune(
+    recipe: Annotated[str, typer.Argument(help="A .yaml file or a recipe's name.")],
+    changes: Changes = None,
+    output: Annotated[Path | None, typer.Option(help="Folder of the runs; runs/NAME-tune unless given.")] = None,
+    positive: Annotated[str, typer.Option(help="Positive margins, with commas.")] = "0.8,0.85,0.9,0.95",
+    negative: Annotated[str, typer.Option(help="Negative margins, with commas.")] = "0.3,0.4,0.5,0.6",
+    weights: Annotated[str | None, typer.Option(help="Weights of TCM, with commas; the recipe's unless given.")] = None,
+    held_out: Annotated[float, typer.Option(help="Share of the training classes to score on.")] = 0.1,
+    tolerance: Annotated[float, typer.Option(help="How much recall@1 may be below the grid's best.")] = 0.01,
+    baseline: Annotated[bool, typer.Option(help="Train without TCM too, for comparison.")] = True,
+    accelerator: Accelerator = "auto",
+    precision: Precision = None,
+    workers: Workers = None,
+    skip_bad_images: SkipBadImages = False,
+    check_images: CheckImages = True,
+) -> None:
+    """Search TCM's margins as the paper does: train on 90% of the training classes, score on the other 10%.
+
+    Picks the lowest OPIS among the runs whose recall@1 is within the tolerance of the best, and writes a recipe with
+    these margins. The test classes are not looked at. The same command again goes on where it stopped.
+    """
+    from isomargin.training.recipe import load_recipe
+    from isomargin.training.tune import tune as search
+    from isomargin.training.tuned import tune_table
+
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise InputError("tune trains one run after the other in one process: start it without torchrun")
+    resolved = load_recipe(recipe, [*(changes or []), *as_changes(skip_bad_images, precision)])
+    folder = output or Path("runs") / f"{resolved.name}-tune"
+    with resumable("the same command"):
+        tuned = search(
+            resolved,
+            folder,
+            positive_margins=numbers(positive, "positive"),
+            negative_margins=numbers(negative, "negative"),
+            weights=None if weights is None else numbers(weights, "weights"),
+            held_out=held_out,
+            tolerance=tolerance,
+            baseline=baseline,
+            report=lambda line: print(line, file=sys.stderr, flush=True),
+            accelerator=accelerator,
+            workers=workers,
+            check_images=check_images,
+        )
+    print_renderable(tune_table(tuned))
+    print(f"\nwritten to {folder}: tune.csv, tune.png, and tuned.yaml with the picked margins", file=sys.stderr)
+
+
+def embed(
+    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    changes: Changes = None,
+    images: Annotated[
+        Path | None, typer.Option(help="A folder of class folders to embed; the run's own data unless given.")
+    ] = None,
+    part: Annotated[str, typer.Option(help="Of the run's own data: test, train or all.")] = "test",
+    output: Annotated[Path, typer.Option(help="The file to write: .npz, .npy, .parquet, .pt or .safetensors.")] = Path(
+        "embeddings.npz"
+    ),
+    batch: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 256,
+    device: Annotated[str, typer.Option(help="A torch device.")] = "cpu",
+    workers: Workers = None,
+) -> None:
+    """Write the embeddings of any data with a run's model.
+
+    `isomargin embed runs/cub-lite0 --images photos --output photos.npz`, then `isomargin evaluate photos.npz`.
+    Another root or data set is a change: `data.name=cub data.root=FOLDER`.
+    """
+    from isomargin.core.progress import progress_bar
+    from isomargin.training.embed import embed_by_run
+
+    with progress_bar("embedding") as report:
+        made = embed_by_run(run, changes or [], images, part, output, batch, device, workers, report)
+    print(f"{len(made.labels):,} embeddings written to {output}", file=sys.stderr)
+
+
+def write_page(runs: dict[str, Path], place: Path) -> None:
+    """Write the report of finished runs."""
+    from isomargin.cli.report import open_source, tell_report
+    from isomargin.report.sources import report_on
+
+    sources = {name: open_source(run, None, "embeddings", "labels") for name, run in runs.items()}
+    with writing(place):
+        report_on(sources, place)
+    tell_report(place)
+
+
+@contextmanager
+def resumable(command: str) -> Iterator[None]:
+    """Say how to go on where training was stopped, and end with the exit code of an interruption."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        from isomargin.training.devices import first_process
+
+        if first_process():
+            how = f": go on with `{command}`" if str(stop) else " before anything was kept: give the same command again"
+            print(f"\n{str(stop) or 'stopped'}{how}", file=sys.stderr)
+        raise typer.Exit(130) from stop
+
+
+def as_changes(skip_bad_images: bool, precision: str | None) -> list[str]:
+    """Give options that make a difference to the result as changes of the recipe, which is kept with it."""
+    changes = ["skip_bad_images=true"] if skip_bad_images else []
+    return changes if precision is None else [*changes, f"precision={precision}"]
+
+
+def numbers(text: str, name: str) -> list[float]:
+    """Read numbers with commas between them."""
+    try:
+        return [float(each) for each in text.split(",") if each.strip()]
+    except ValueError as error:
+        raise InputError(f"{name} is {text!r}: numbers with commas between them are needed") from error

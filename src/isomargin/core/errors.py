@@ -1,0 +1,25 @@
+"""The one exception for input that cannot be used: a sentence on what was expected, what came, how to mend it."""
+
+from collections.abc import Sequence
+
+
+class InputError(ValueError):
+    """Input that cannot be used; its text is one sentence for the person who gave it.
+
+    `details` are lines to print below it, where a list belongs to the sentence.
+
+    >>> raise InputError("labels has 100 entries, embeddings has 120 rows: one label a row is needed")
+    Traceback (most recent call last):
+    isomargin.InputError: labels has 100 entries, embeddings has 120 rows: one label a row is needed
+    """
+
+    def __init__(self, sentence: str, details: Sequence[str] = ()) -> None:
+        super().__init__(sentence)
+        self.details = tuple(details)
+
+
+InputError.__module__ = "isomargin"  # its public home, which tracebacks show
+
+
+class AstrayError(InputError):
+    """Training that leads nowhere: a loss that is no number, embeddings that are all the same."""

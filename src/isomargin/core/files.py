@@ -1,0 +1,85 @@
+"""Files on disk: check one before reading, tell a failed read in one sentence, write one whole or not at all.
+
+Knows nothing of what the files hold; the formats of embeddings are in `formats.py`.
+"""
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from isomargin.core.errors import InputError
+
+
+@contextmanager
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a temporary path beside `path`; on leaving the block without an error it takes the place of `path`.
+
+    After an error, or a crash of the process, `path` is what it was before. The temporary path has the suffix of
+    `path`, for writers that look at it. A symbolic link is followed, and the permissions of a replaced file are kept.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     target = Path(folder) / "note.json"
+    ...     with atomic_write(target) as temporary:
+    ...         _ = temporary.write_text("[1, 2]")
+    ...     print(target.read_text(), [file.name for file in Path(folder).iterdir()])
+    [1, 2] ['note.json']
+    """
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise InputError(f"{path} is a folder: give the name of a file to write")
+    if not target.parent.is_dir():
+        raise InputError(f"{path} cannot be written because the folder {target.parent} does not exist: make it first")
+    temporary = target.with_name(f".tmp-{secrets.token_hex(8)}{target.suffix}")
+    try:
+        temporary.touch(exist_ok=False)
+        mode = (target if target.exists() else temporary).stat().st_mode
+        yield temporary
+        # Some writers make a file that only its owner may read, whatever the umask says.
+        temporary.chmod(mode & 0o7777)
+        with temporary.open("r+b") as written:
+            os.fsync(written.fileno())
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def check_file(path: Path) -> None:
+    """Raise `InputError` unless `path` is a file with something in it.
+
+    >>> check_file(Path("no/such/file.npz"))
+    Traceback (most recent call last):
+    isomargin.InputError: no/such/file.npz does not exist: check the path
+    """
+    with reading(path):
+        if path.is_dir():
+            raise InputError(f"{path} is a folder: give a file in it")
+        if not path.exists():
+            raise InputError(f"{path} does not exist: check the path")
+        if path.is_file() and path.stat().st_size == 0:
+            raise InputError(f"{path} is empty (0 bytes): write it again")
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn any error of a reader in the block into an `InputError` that names `path` and the reason in a few words.
+
+    >>> with reading(Path("half.npz")):
+    ...     raise EOFError("no more bytes")
+    Traceback (most recent call last):
+    isomargin.InputError: half.npz could not be read (EOFError: no more bytes): it may be damaged, ...
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except PermissionError as error:
+        raise InputError(f"{path} may not be read by this user: change its permissions") from error
+    except Exception as error:
+        words = " ".join(str(error).split())
+        reason = f"{type(error).__name__}: {words[:120]}" if words else type(error).__name__
+        raise InputError(
+            f"{path} could not be read ({reason}): it may be damaged, cut short or of another format, write it again"
+        ) from error

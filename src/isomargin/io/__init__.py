@@ -1,0 +1,1 @@
+"""Embeddings with their labels, and the file formats they are read from and written to."""

@@ -1,0 +1,77 @@
+"""What the formats share: the types of a reader and a writer, the check of keys, conversions to numpy and torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from isomargin.core.errors import InputError
+from isomargin.core.labels import is_tensor
+
+if TYPE_CHECKING:
+    import torch
+
+Vectors: TypeAlias = "npt.NDArray[Any] | torch.Tensor"
+"""Embeddings (n, d): a numpy array, memory-mapped or not, or a torch tensor."""
+
+# A reader takes the path and the keys of embeddings and labels; the labels' key is None where a file of its own
+# holds them. It gives the vectors (n, d) and the labels (n,) or None.
+Reader: TypeAlias = Callable[[Path, str, str | None], tuple[Any, Any]]
+Writer: TypeAlias = Callable[[Path, Vectors, npt.NDArray[Any]], None]
+
+LABELS_HINT = "give a labels file with labels= (--labels)"
+
+
+def suffix_of(path: Path) -> str:
+    """Say the suffix in the words of a sentence."""
+    return f"the suffix {path.suffix}" if path.suffix else "no suffix"
+
+
+def check_keys(path: Path, there: Iterable[Any], embeddings_key: str, labels_key: str | None) -> None:
+    """Raise `InputError` where a wanted key is not there, naming those that are."""
+    names = [str(name) for name in there]
+    shown = ", ".join(map(repr, names[:20])) + (", …" if len(names) > 20 else "")
+    has = f"it has {shown}" if names else "it has nothing"
+    if embeddings_key not in names:
+        raise InputError(
+            f"{path} has no {embeddings_key!r}: {has}; name the right one with embeddings_key= (--embeddings-key)"
+        )
+    if labels_key is not None and labels_key not in names:
+        raise InputError(
+            f"{path} has no {labels_key!r}: {has}; name the right one with labels_key= (--labels-key), or {LABELS_HINT}"
+        )
+
+
+def as_numpy(vectors: Vectors) -> npt.NDArray[Any]:
+    """Give vectors (n, d) as a numpy array, bfloat16 as float32."""
+    if not is_tensor(vectors):
+        return np.asarray(vectors)
+    tensor: Any = vectors.detach().cpu()  # type: ignore[union-attr]
+    try:
+        array: npt.NDArray[Any] = tensor.numpy()
+    except TypeError:  # bfloat16 and smaller floats, which numpy has not
+        array = tensor.float().numpy()
+    return array
+
+
+def as_common(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Give contiguous values in this machine's byte order, of at most 8 bytes each: what torch and arrow know."""
+    dtype = np.dtype(np.float64) if array.dtype.itemsize > 8 else array.dtype.newbyteorder("=")
+    return np.ascontiguousarray(array, dtype=dtype)
+
+
+def as_tensor(values: Vectors) -> torch.Tensor:
+    """Give values as a contiguous tensor in main memory that owns just what it shows."""
+    import torch
+
+    if not is_tensor(values):
+        array = as_common(np.asarray(values))
+        return torch.from_numpy(array if array.flags.writeable else array.copy())
+    tensor: torch.Tensor = values.detach().cpu().contiguous()  # type: ignore[union-attr]
+    # torch.save writes the whole storage behind a view.
+    owns_storage = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+    return tensor if owns_storage else tensor.clone()

@@ -1,0 +1,98 @@
+"""Parquet: a column with a list of d numbers a row and a column of labels, read without a Python object a row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from isomargin.core.errors import InputError
+from isomargin.core.files import atomic_write
+from isomargin.io._common import Vectors, as_common, as_numpy, check_keys
+
+
+def read_parquet(path: Path, embeddings_key: str, labels_key: str | None) -> tuple[Any, Any]:
+    """Read the two columns; the labels' only where it is named."""
+    import pyarrow.parquet as parquet
+
+    with parquet.ParquetFile(path, memory_map=True) as file:
+        check_keys(path, file.schema_arrow.names, embeddings_key, labels_key)
+        vectors = _read_list_column(path, file, embeddings_key)
+        if labels_key is None:
+            return vectors, None
+        return vectors, _read_label_column(path, file.read(columns=[labels_key]).column(labels_key))
+
+
+def _read_list_column(path: Path, file: Any, key: str) -> npt.NDArray[Any]:
+    """Fill one array (n, d) batch by batch, so that the peak of memory is that array and one batch."""
+    import pyarrow as arrow
+
+    kind = file.schema_arrow.field(key).type
+    is_list = arrow.types.is_list(kind) or arrow.types.is_large_list(kind) or arrow.types.is_fixed_size_list(kind)
+    if not is_list or not (arrow.types.is_floating(kind.value_type) or arrow.types.is_integer(kind.value_type)):
+        raise InputError(f"{path} has column {key!r} of type {kind}: a list of numbers a row is needed")
+    rows = file.metadata.num_rows
+    vectors: npt.NDArray[Any] | None = None
+    start = 0
+    for batch in file.iter_batches(columns=[key]):
+        block = _block(path, batch.column(key), start, None if vectors is None else vectors.shape[1])
+        if vectors is None:
+            vectors = np.empty((rows, block.shape[1]), dtype=block.dtype)
+        vectors[start : start + len(block)] = block
+        start += len(block)
+    return np.empty((0, 0), dtype=np.float32) if vectors is None else vectors
+
+
+def _block(path: Path, lists: Any, start: int, width: int | None) -> npt.NDArray[Any]:
+    """Give the lists of one batch as an array (rows, d), a view where arrow allows; the first is row `start`."""
+    import pyarrow.compute as compute
+
+    if lists.null_count:
+        row = start + int(np.argmax(lists.is_null().to_numpy(zero_copy_only=False)))
+        raise InputError(f"{path} has no embedding in row {row} (from 0), where a list is needed: leave the row out")
+    lengths = compute.list_value_length(lists).to_numpy()
+    width = int(lengths[0]) if width is None else width
+    if (lengths != width).any():
+        row = int(np.argmax(lengths != width))
+        raise InputError(
+            f"{path} has an embedding of {lengths[row]} numbers in row {start + row} (from 0) and {width} in row 0: "
+            "all must be of one length"
+        )
+    values = lists.flatten()
+    if values.null_count:
+        row = start + int(np.argmax(values.is_null().to_numpy(zero_copy_only=False))) // width
+        raise InputError(f"{path} has a null in the embedding of row {row} (from 0): leave the row out")
+    block: npt.NDArray[Any] = values.to_numpy().reshape(len(lists), width)
+    return block
+
+
+def _read_label_column(path: Path, column: Any) -> npt.NDArray[Any]:
+    import pyarrow as arrow
+
+    if arrow.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if column.null_count:
+        row = int(np.argmax(column.is_null().to_numpy()))
+        raise InputError(f"{path} has no label in row {row} (from 0): give every row a label or leave the row out")
+    if not (arrow.types.is_string(column.type) or arrow.types.is_large_string(column.type)):
+        labels: npt.NDArray[Any] = column.to_numpy()
+        return labels
+    # Only the distinct names become Python objects, not the rows.
+    encoded = column.cast(arrow.large_string()).combine_chunks().dictionary_encode()
+    names: npt.NDArray[Any] = np.array(encoded.dictionary.to_pylist(), dtype=str)
+    named: npt.NDArray[Any] = names[encoded.indices.to_numpy()]
+    return named
+
+
+def write_parquet(path: Path, vectors: Vectors, labels: npt.NDArray[Any]) -> None:
+    """Write the columns `embeddings`, of lists of one length, and `labels`."""
+    import pyarrow as arrow
+    import pyarrow.parquet as parquet
+
+    array = as_common(as_numpy(vectors))
+    lists = arrow.FixedSizeListArray.from_arrays(arrow.array(array.reshape(-1)), array.shape[1])
+    table = arrow.table({"embeddings": lists, "labels": arrow.array(labels)})
+    with atomic_write(path) as temporary:
+        parquet.write_table(table, temporary, row_group_size=65536, use_dictionary=["labels"])

@@ -1,0 +1,93 @@
+"""torch's `.pt`, read without unpickling anything but plain data, and `.safetensors`; both hold bfloat16."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from isomargin.core.errors import InputError
+from isomargin.core.files import atomic_write
+from isomargin.core.labels import is_tensor
+from isomargin.io._common import Vectors, as_tensor, check_keys
+
+_LARGEST_NAMES = 90_000_000  # bytes; the format allows a header of 100 MB
+
+
+def read_pt(path: Path, embeddings_key: str, labels_key: str | None) -> tuple[Any, Any]:
+    """Read two entries of a dictionary; labels may be a tensor or a list."""
+    import torch
+
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise InputError(
+            f"{path} is damaged, or holds more than tensors, numbers, text, lists and dictionaries, which can run code "
+            "when read, and is refused: save a dictionary of tensors, with torch.from_numpy for numpy arrays"
+        ) from error
+    if not isinstance(content, dict):
+        raise InputError(
+            f"{path} holds a {type(content).__name__}: a dictionary with {embeddings_key!r} and 'labels' is needed"
+        )
+    check_keys(path, content, embeddings_key, labels_key)
+    vectors = content[embeddings_key]
+    return vectors.detach() if is_tensor(vectors) else vectors, None if labels_key is None else content[labels_key]
+
+
+def write_pt(path: Path, vectors: Vectors, labels: npt.NDArray[Any]) -> None:
+    """Write a dictionary; text labels as a list, which torch reads back without unpickling objects."""
+    import torch
+
+    stored = labels.tolist() if labels.dtype.kind == "U" else as_tensor(labels)
+    content = {"embeddings": as_tensor(vectors), "labels": stored}
+    with atomic_write(path) as temporary:
+        torch.save(content, temporary)
+
+
+def read_safetensors(path: Path, embeddings_key: str, labels_key: str | None) -> tuple[Any, Any]:
+    """Read two tensors; labels become text where the metadata has their names."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt", device="cpu") as file:
+        check_keys(path, file.keys(), embeddings_key, labels_key)
+        vectors = file.get_tensor(embeddings_key)
+        if labels_key is None:
+            return vectors, None
+        labels = file.get_tensor(labels_key)
+        names = (file.metadata() or {}).get(_names_key(labels_key))
+        return vectors, labels if names is None else _name_labels(path, labels, names)
+
+
+def _names_key(labels_key: str) -> str:
+    return f"{labels_key}.names"
+
+
+def _name_labels(path: Path, labels: Any, text: str) -> npt.NDArray[Any]:
+    names = json.loads(text)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InputError(f"{path} has class names that are no JSON list of text in its metadata: write it again")
+    codes = labels.numpy()
+    if codes.dtype.kind not in "iu" or (codes.size and not 0 <= codes.min() <= codes.max() < len(names)):
+        raise InputError(f"{path} has labels outside of its {len(names)} class names: write it again")
+    named: npt.NDArray[Any] = np.array(names, dtype=str)[codes]
+    return named
+
+
+def write_safetensors(path: Path, vectors: Vectors, labels: npt.NDArray[Any]) -> None:
+    """Write text labels as numbers of the distinct names, which go into the metadata as a JSON list."""
+    from safetensors.torch import save_file
+
+    metadata = None
+    if labels.dtype.kind == "U":
+        names, labels = np.unique(labels, return_inverse=True)
+        text = json.dumps(names.tolist())
+        if len(text) > _LARGEST_NAMES:
+            raise InputError(f"{path} cannot hold {len(names)} class names of this length: save as .npz or .parquet")
+        metadata = {_names_key("labels"): text}
+    tensors = {"embeddings": as_tensor(vectors), "labels": as_tensor(labels)}
+    with atomic_write(path) as temporary:
+        save_file(tensors, temporary, metadata=metadata)

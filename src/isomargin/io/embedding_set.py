@@ -1,0 +1,109 @@
+"""Embeddings and their labels as one object that can be saved, loaded and inspected.
+
+Checks that shapes and types fit, not the values: that all numbers are finite is checked where they are measured.
+How each file format is read and written is in `formats.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy.typing as npt
+
+from isomargin.core.errors import InputError
+from isomargin.core.labels import as_labels
+from isomargin.core.vectors import check_vectors
+from isomargin.io.formats import Vectors, read_format, write_format
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, init=False, eq=False, repr=False)
+class EmbeddingSet:
+    """Vectors (n, d) of floats or integers, and labels (n,) of integers or text: one label a row.
+
+    Vectors are kept as they are given: a numpy array, memory-mapped or not, or a torch tensor, of any precision.
+    Labels may be given as a list, an array or a tensor, and become a numpy array.
+
+    >>> import numpy as np
+    >>> EmbeddingSet(np.eye(3, dtype=np.float32), ["cat", "cat", "dog"])
+    EmbeddingSet(vectors: (3, 3) float32, labels: (3,) <U3)
+    >>> EmbeddingSet(np.eye(3), [0, 1])
+    Traceback (most recent call last):
+    isomargin.InputError: labels has 2 entries, embeddings has 3 rows: one label a row is needed
+    """
+
+    vectors: Vectors
+    """(n, d) numpy array or torch tensor, as given."""
+
+    labels: npt.NDArray[Any]
+    """(n,) integers or text."""
+
+    def __init__(
+        self, vectors: Vectors, labels: npt.NDArray[Any] | torch.Tensor | Sequence[int] | Sequence[str]
+    ) -> None:
+        check_vectors(vectors)
+        label_array = as_labels(labels)
+        if len(label_array) != len(vectors):
+            raise InputError(
+                f"labels has {len(label_array)} entries, embeddings has {len(vectors)} rows: one label a row is needed"
+            )
+        object.__setattr__(self, "vectors", vectors)
+        object.__setattr__(self, "labels", label_array)
+
+    def __repr__(self) -> str:
+        vectors = f"{tuple(self.vectors.shape)} {self.vectors.dtype}"
+        return f"EmbeddingSet(vectors: {vectors}, labels: {self.labels.shape} {self.labels.dtype})"
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        labels: str | os.PathLike[str] | None = None,
+        embeddings_key: str = "embeddings",
+        labels_key: str = "labels",
+    ) -> Self:
+        """Read a `.npz`, `.npy`, `.parquet`, `.pt` or `.safetensors` file, told apart by the suffix.
+
+        The keys name the arrays (`.npz`), columns (`.parquet`, a list of d numbers a row), entries of a dictionary
+        (`.pt`) or tensors (`.safetensors`). Text labels in `.safetensors` are numbers (n,) into a JSON list of class
+        names, in the metadata under the labels' key with `.names` after it. `labels` is a file of labels to use in
+        place of the file's own: `.npy`, or `.txt` with one label a line. A `.npy` file is memory-mapped and has no
+        labels of its own: without `labels`, `X.npy` goes with the `X.labels.npy` or `X.labels.txt` beside it.
+
+        Files that could run code when read (pickles, arrays of objects) are refused.
+
+        >>> import numpy as np
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     np.savez(f"{folder}/birds.npz", features=np.eye(3), labels=np.array(["owl", "owl", "wren"]))
+        ...     EmbeddingSet.load(f"{folder}/birds.npz", embeddings_key="features")
+        EmbeddingSet(vectors: (3, 3) float64, labels: (3,) <U4)
+        """
+        source = Path(path)
+        parts = read_format(source, embeddings_key, labels_key, None if labels is None else Path(labels))
+        try:
+            return cls(*parts)
+        except InputError as error:
+            raise InputError(f"{source}: {error}") from error
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a `.npz`, `.npy`, `.parquet`, `.pt` or `.safetensors` file, whole or not at all.
+
+        `X.npy` comes with `X.labels.npy` beside it. Values and dtypes are kept, except that bfloat16 becomes float32
+        in `.npz`, `.npy` and `.parquet`, which have no bfloat16; no value is changed by it.
+
+        >>> import numpy as np
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     EmbeddingSet(np.eye(3), [5, 5, 7]).save(f"{folder}/embeddings.parquet")
+        ...     print(EmbeddingSet.load(f"{folder}/embeddings.parquet").labels)
+        [5 5 7]
+        """
+        write_format(Path(path), self.vectors, self.labels)

@@ -1,0 +1,245 @@
+"""Each class's pair distances, in the two forms in which they are kept: listed one by one, or counted in fine bins.
+
+Both answer the same questions (how many pairs lie within a distance, at which distance a count is reached), for each
+class and pooled. Lists answer exactly; bins interpolate within a bin. Nothing here knows what the pairs are.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+FARTHEST = 2.0  # of unit vectors
+ROUNDED = 2e-6  # how far float32 may move a distance that is not small
+
+
+def admitting(ascending: NDArray[Any], count: int) -> float:
+    """Give the threshold midway between two distances that admits at most so many, equal ones together.
+
+    >>> admitting(np.array([0.1, 0.3, 0.3]), 2), admitting(np.array([0.1, 0.3]), 2), admitting(np.array([0.0, 0.1]), 0)
+    (0.2, 2.0, -inf)
+    """
+    if count >= len(ascending):
+        return FARTHEST
+    refused = float(ascending[count])
+    admitted = int(np.searchsorted(ascending, refused, side="left"))
+    if admitted == 0:
+        return refused / 2 if refused > 0 else -np.inf
+    nearest = float(ascending[admitted - 1])
+    middle = (nearest + refused) / 2
+    return middle if middle < refused else nearest
+
+
+@dataclass(frozen=True)
+class ListedDistances:
+    """The distances themselves, sorted within each class.
+
+    >>> listed = ListedDistances(np.array([0.1, 0.3, 0.2, 0.4]), np.array([0, 2, 4]), appearances=1)
+    >>> listed.within(np.array([0.2, 0.3]))
+    array([[1., 2.],
+           [1., 1.]])
+    >>> listed.pooled_within(np.array([0.2]))
+    array([2.])
+    """
+
+    distances: NDArray[Any]
+    """(pairs,) ascending within each class."""
+    offsets: NDArray[np.int64]
+    """(classes + 1,) where each class's distances start."""
+    appearances: int
+    """In how many classes each pair appears: 2 for negative pairs, unless they were sampled class by class."""
+
+    @property
+    def totals(self) -> NDArray[np.int64]:
+        """(classes,) pairs of each class."""
+        return np.diff(self.offsets)
+
+    @property
+    def pooled_total(self) -> int:
+        """Pairs, each counted once."""
+        return int(self.offsets[-1]) // self.appearances
+
+    @cached_property
+    def pooled(self) -> NDArray[Any]:
+        """(pairs,) all distances, ascending, each pair once."""
+        return np.sort(self.distances)[:: self.appearances]
+
+    def of_class(self, which: int) -> NDArray[Any]:
+        """(pairs of the class,) its distances, ascending."""
+        return self.distances[self.offsets[which] : self.offsets[which + 1]]
+
+    def within(self, distances: Floats) -> Floats:
+        """(classes, m) pairs of each class at most this far apart."""
+        rows = [np.searchsorted(self.of_class(i), distances, side="right") for i in range(len(self.totals))]
+        return np.array(rows, dtype=np.float64)
+
+    def pooled_within(self, distances: Floats) -> Floats:
+        """(m,) pairs at most this far apart."""
+        return np.searchsorted(self.pooled, distances, side="right").astype(np.float64)
+
+    def class_distance_at(self, counts: NDArray[np.int64]) -> Floats:
+        """(classes,) smallest distance within which a class has so many pairs; NaN where it has none."""
+        found = np.full(len(self.totals), np.nan)
+        some = self.totals > 0
+        found[some] = self.distances[self.offsets[:-1][some] + np.clip(counts, 1, self.totals)[some] - 1]
+        return found
+
+    def pooled_distance_at(self, count: int) -> float:
+        """Smallest distance within which there are so many pairs."""
+        return float(self.pooled[min(max(count, 1), len(self.pooled)) - 1])
+
+    def pooled_distance_admitting(self, count: int) -> float:
+        """Give the threshold that admits as many pairs as it can, but no more than so many; -inf where none does.
+
+        >>> listed = ListedDistances(np.array([0.1, 0.3, 0.2]), np.array([0, 2, 3]), appearances=1)
+        >>> listed.pooled_distance_admitting(2), listed.pooled_distance_admitting(3)
+        (0.25, 2.0)
+        """
+        return admitting(self.pooled, count)
+
+    def short_of(self, distance: float) -> float:
+        """Give a threshold that accepts what was counted within this distance, and no more: the distance itself."""
+        return distance
+
+
+@dataclass(frozen=True)
+class BinnedDistances:
+    """Counts of pairs in even bins of distance from 0 to ``reach``.
+
+    Within a bin the pooled distribution's shape (a monotone cubic through its counts) tells how much of the bin lies
+    below a distance, and every class takes that share of its own count. The classes' counts so add up to the pooled.
+
+    >>> binned = BinnedDistances(np.array([[2, 0, 2], [0, 4, 0]]), reach=0.3, appearances=1)
+    >>> binned.within(np.array([0.1, 0.2, 0.3])).round(6)
+    array([[2., 2., 4.],
+           [0., 4., 4.]])
+    """
+
+    counts: NDArray[Any]
+    """(classes, bins) pairs in each bin."""
+    reach: float
+    """The last bin's end: no pair is farther apart."""
+    appearances: int
+    """In how many classes each pair appears: 2 for negative pairs."""
+
+    @cached_property
+    def edges(self) -> Floats:
+        """(bins + 1,) where bins start and end."""
+        return np.linspace(0.0, self.reach, self.counts.shape[1] + 1)
+
+    @cached_property
+    def totals(self) -> NDArray[np.int64]:
+        """(classes,) pairs of each class."""
+        return np.asarray(self.counts.sum(axis=1, dtype=np.int64))
+
+    @property
+    def pooled_total(self) -> int:
+        """Pairs, each counted once."""
+        return int(self.totals.sum()) // self.appearances
+
+    @cached_property
+    def pooled_cumulative(self) -> Floats:
+        """(bins + 1,) pairs below each edge, each pair once."""
+        pooled = self.counts.sum(axis=0, dtype=np.int64)
+        return np.concatenate([[0.0], np.cumsum(pooled)]) / self.appearances
+
+    @cached_property
+    def curve(self) -> Any:
+        """The monotone cubic through the pooled counts."""
+        from scipy.interpolate import PchipInterpolator
+
+        return PchipInterpolator(self.edges, self.pooled_cumulative)
+
+    def place(self, distances: Floats) -> tuple[NDArray[np.int64], Floats]:
+        """(m,) the bin that each distance falls in, and the share of that bin which lies below it."""
+        distances = self.at_edges(distances)
+        bins = np.clip(np.searchsorted(self.edges, distances, side="right") - 1, 0, self.counts.shape[1] - 1)
+        low, high = self.pooled_cumulative[bins], self.pooled_cumulative[bins + 1]
+        share = np.divide(self.curve(distances) - low, high - low, out=np.zeros(len(bins)), where=high > low)
+        return bins, np.clip(share, 0.0, 1.0)
+
+    def within(self, distances: Floats) -> Floats:
+        """(classes, m) pairs of each class at most this far apart."""
+        from isomargin.measure.pairs.kernels import count_below
+
+        bins, share = self.place(distances)
+        classes, order = len(self.counts), np.argsort(bins, kind="stable")
+        questions = np.tile(bins[order], classes)
+        below = np.empty((classes, len(bins)))
+        below[:, order] = count_below(self.counts, np.arange(classes + 1) * len(bins), questions).reshape(classes, -1)
+        return np.asarray(below + share * self.counts[:, bins])
+
+    def within_own(self, offsets: NDArray[np.int64], distances: Floats) -> Floats:
+        """(m,) for each of a class's distances, ascending from its offset, the class's pairs at most so far apart."""
+        from isomargin.measure.pairs.kernels import count_below
+
+        bins, share = self.place(distances)
+        class_index = np.repeat(np.arange(len(self.counts)), np.diff(offsets))
+        return np.asarray(count_below(self.counts, offsets, bins) + share * self.counts[class_index, bins])
+
+    def pooled_within(self, distances: Floats) -> Floats:
+        """(m,) pairs at most this far apart."""
+        return np.asarray(self.curve(self.at_edges(distances)))
+
+    def invert(self, counts: Floats) -> Floats:
+        """(m,) distance at which the pooled cubic, which rises, reaches each count: found by halving intervals."""
+        bins = np.clip(np.searchsorted(self.pooled_cumulative, counts, side="left") - 1, 0, self.counts.shape[1] - 1)
+        low, high = self.edges[bins], self.edges[bins + 1]
+        for _ in range(50):
+            middle = (low + high) / 2
+            reached = self.curve(middle) >= counts
+            low, high = np.where(reached, low, middle), np.where(reached, middle, high)
+        return high
+
+    def class_distance_at(self, counts: NDArray[np.int64]) -> Floats:
+        """(classes,) smallest distance within which a class has so many pairs; NaN where it has none."""
+        from isomargin.measure.pairs.kernels import bins_reaching
+
+        found = np.full(len(self.counts), np.nan)
+        some = np.flatnonzero(self.totals)
+        wanted = np.clip(counts, 1, self.totals)[some]
+        bins, below = np.empty(len(some), np.int64), np.empty(len(some), np.int64)
+        bins_reaching(self.counts[some] if len(some) < len(self.counts) else self.counts, wanted, bins, below)
+        # The k-th of m values spread over a bin lies, in the mean, at (k - 1/2) / m of it.
+        share = (wanted - 0.5 - below) / self.counts[some, bins]
+        low, high = self.pooled_cumulative[bins], self.pooled_cumulative[bins + 1]
+        found[some] = self.invert(low + share * (high - low))
+        return found
+
+    def pooled_distance_at(self, count: int) -> float:
+        """Smallest distance within which there are so many pairs."""
+        return float(self.invert(np.array([min(max(count, 1), self.pooled_total) - 0.5]))[0])
+
+    def pooled_distance_admitting(self, count: int) -> float:
+        """Give the bin's edge that admits as many pairs as it can, but no more than so many; -inf where none does.
+
+        The threshold itself should be `short_of` it: pairs exactly at an edge are counted beyond it.
+        """
+        if count >= self.pooled_total:
+            return FARTHEST
+        edge = int(np.searchsorted(self.pooled_cumulative, count, side="right")) - 1
+        return float(self.edges[edge]) if edge > 0 else -np.inf
+
+    def short_of(self, distance: float) -> float:
+        """Give a threshold that accepts no pair that was not counted within this edge, though distances were rounded.
+
+        Where many pairs are equally far apart, as binary codes are, they may lie on the edge itself.
+        """
+        return max(distance - self.rounding, 0.0) if distance < self.reach else distance
+
+    @property
+    def rounding(self) -> float:
+        """How near to an edge a pair may have been counted on the wrong side of it."""
+        return float(min(ROUNDED, self.reach / self.counts.shape[1] / 4))
+
+    def at_edges(self, distances: Floats) -> Floats:
+        """(m,) distances no farther than the reach; those just short of an edge, as thresholds are, at the edge."""
+        distances = np.clip(distances, 0.0, self.reach)
+        beyond = self.edges[np.clip(np.searchsorted(self.edges, distances, side="left"), 0, len(self.edges) - 1)]
+        return np.where(beyond - distances <= 1.001 * self.rounding, beyond, distances)
+
+
+ClassDistances = ListedDistances | BinnedDistances

@@ -1,0 +1,357 @@
+"""The exact count: float64 products, every distance compared as it is, in three passes over rows of whole classes.
+
+The first pass answers what concerns one class at a time and finds the narrow bins in which the pooled quantiles lie;
+the second collects the distances in those bins; the third counts at the distances found. Slower than the binned pass
+(a full product in float64, three times), and the largest class's rows must fit into memory. Not for daily use on
+large sets: for small ones, for distances that repeat, and for checking.
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from isomargin.core.errors import InputError
+from isomargin.measure.pairs.counts import PairCounts, RankCounts
+from isomargin.measure.pairs.distances import BinnedDistances, Floats, ListedDistances
+from isomargin.measure.pairs.inputs import ClassSortedVectors
+from isomargin.measure.pairs.retrieval import QUANTUM, distances_from_similarity, rank_query
+from isomargin.measure.pairs.sampled import REPEATED, repeated_share
+from isomargin.measure.pairs.summary import Answers, check_range, kept_pairs, needed_pairs, pairs_at_far
+from isomargin.measure.pairs.tiles import Progress, available_cores, number_of_bins
+from isomargin.measure.pairs.verification import crossing, listed_auc, listed_eer
+from isomargin.measure.settings import Settings
+
+Result = TypeVar("Result")
+
+QUANTUM_OF_REPEATED = 2.0**-36  # coarser, so that where distances repeat hardly any equal ones fall on two steps
+GROUP_BYTES = 1 << 27  # distances held by one worker
+LARGEST_CLASS_BYTES = 1 << 29  # of one class's distances; a worker needs about four times that
+MOST_POSITIVES = 1 << 26
+LISTED_NEGATIVES = 1 << 19  # up to this many negative pairs all distances are kept, so that later questions stay exact
+FINE = 1 << 19  # pooled bins a unit of distance
+KEPT_DISTANCES = 1 << 25  # up to this many distances are kept from pass to pass instead of computed again
+
+
+class ExactResult(NamedTuple):
+    """Answers that are exact, and counts for later questions."""
+
+    counts: PairCounts
+    ranks: RankCounts
+    answers: Answers
+
+
+@dataclass(frozen=True)
+class ClassResult:
+    """What the first pass finds out about one class."""
+
+    positives: Floats  # ascending
+    negatives: Floats | NDArray[np.uint32]  # ascending if they are kept, else counts in bins
+    far_distance: float
+    auc: float
+    eer: float
+    nearer: NDArray[np.int32]  # (queries,)
+    r_precision: Floats  # (queries,)
+    average_precision: Floats  # (queries,)
+
+
+def fits(data: ClassSortedVectors) -> bool:
+    """Whether the largest class's distances, and all positives', can be held."""
+    sizes = data.sizes
+    positives = int((sizes * (sizes - 1) // 2).sum())
+    return int(sizes.max()) * len(data.class_of) * 8 <= LARGEST_CLASS_BYTES and positives <= MOST_POSITIVES
+
+
+def fine_bin(distances: Floats) -> NDArray[np.int64]:
+    """The narrow bin of each distance."""
+    return (distances * FINE).astype(np.int64)
+
+
+class ExactPass:
+    """The three passes, and what they share. ``data`` must hold float64 vectors."""
+
+    def __init__(
+        self, data: ClassSortedVectors, settings: Settings, threads: int | None, progress: Progress | None
+    ) -> None:
+        if not fits(data):
+            raise InputError(
+                "the exact count keeps the distances inside classes and of the largest class to all others in memory, "
+                f"and a class of {data.sizes.max():,} among {len(data.class_of):,} images is too large for that: "
+                "leave exact out"
+            )
+        self.data, self.settings = data, settings
+        self.threads = threads or available_cores()
+        self.progress = progress or (lambda share: None)
+        self.starts, self.ends = data.starts, data.ends
+        n = len(data.class_of)
+        self.negative_totals = data.sizes * (n - data.sizes)
+        self.pooled_negatives = int(self.negative_totals.sum()) // 2
+        self.keep_negatives = self.pooled_negatives <= LISTED_NEGATIVES
+        self.reach = data.reach
+        self.edges = np.linspace(0.0, self.reach, number_of_bins(len(data.sizes), n) + 1)
+        self.kept: dict[int, Floats] | None = {} if n * n <= KEPT_DISTANCES else None
+        self.quantum = QUANTUM_OF_REPEATED if repeated_share(data) > REPEATED else QUANTUM
+        self.done = 0.0
+
+    def groups(self) -> list[slice]:
+        """Consecutive classes, as many as a worker can hold."""
+        most = max(1, GROUP_BYTES // 8 // len(self.data.class_of))
+        groups, first = [], 0
+        while first < len(self.data.sizes):
+            last = int(np.searchsorted(self.ends, self.starts[first] + most, side="right"))
+            groups.append(slice(first, max(last, first + 1)))
+            first = groups[-1].stop
+        return groups
+
+    def distances(self, group: slice) -> Floats:
+        """(rows of these classes, n) distances."""
+        if self.kept is not None and group.start in self.kept:
+            return self.kept[group.start]
+        rows = self.data.vectors[self.starts[group.start] : self.ends[group.stop - 1]]
+        distances = distances_from_similarity(rows @ self.data.vectors.T, self.quantum)
+        if self.kept is not None:
+            self.kept[group.start] = distances
+        return distances
+
+    def each_group(self, work: Callable[[slice, Floats], Result]) -> Iterator[Result]:
+        """Apply work to each group's distances, on all threads, results in order."""
+        groups = self.groups()
+        share = 1 / 3 / len(groups)
+        with threadpool_limits(1), ThreadPoolExecutor(self.threads) as pool:
+            for result in pool.map(lambda group: work(group, self.distances(group)), groups):
+                self.done += share
+                self.progress(self.done)
+                yield result
+
+    def blocks(self, group: slice, distances: Floats) -> Iterator[tuple[int, Floats]]:
+        """Each class of a group with its rows' distances, (size, n)."""
+        origin = self.starts[group.start]
+        for i in range(group.start, group.stop):
+            yield i, distances[self.starts[i] - origin : self.ends[i] - origin]
+
+    def negatives(self, which: int, block: Floats) -> Floats:
+        """The class's negative pairs' distances, unordered."""
+        return np.concatenate([block[:, : self.starts[which]].ravel(), block[:, self.ends[which] :].ravel()])
+
+    def pooled_negatives_of(self, group: slice, distances: Floats) -> Floats:
+        """Distances of the negative pairs between these classes and later ones, so that each pair comes once."""
+        return np.concatenate([block[:, self.ends[i] :].ravel() for i, block in self.blocks(group, distances)])
+
+    def ranks_alone(self) -> RankCounts:
+        """The first pass, for the retrieval results alone."""
+        return self.ranks_of(self.first_pass()[0])
+
+    def ranks_of(self, classes: list[ClassResult]) -> RankCounts:
+        """Sum the queries' ranks by class."""
+        return RankCounts.from_queries(
+            self.data.class_of,
+            self.data.sizes,
+            self.settings.k,
+            np.concatenate([each.nearer for each in classes]),
+            np.concatenate([each.r_precision for each in classes]) if self.settings.map_at_r else None,
+            np.concatenate([each.average_precision for each in classes]) if self.settings.map_at_r else None,
+        )
+
+    def run(self) -> ExactResult:
+        """All three passes."""
+        sizes = self.data.sizes
+        classes, fine_counts = self.first_pass()
+        positives = ListedDistances(
+            np.concatenate([each.positives for each in classes]),
+            np.concatenate([[0], np.cumsum(sizes * (sizes - 1) // 2)]),
+            appearances=1,
+        )
+        quantiles = self.find_quantiles(positives, fine_counts)
+        counts = PairCounts(positives, self.keep(classes))
+        return ExactResult(counts, self.ranks_of(classes), self.third_pass(classes, positives, quantiles))
+
+    def keep(self, classes: list[ClassResult]) -> ListedDistances | BinnedDistances:
+        """The negatives for later questions."""
+        if self.keep_negatives:
+            offsets = np.concatenate([[0], np.cumsum(self.negative_totals)])
+            return ListedDistances(np.concatenate([each.negatives for each in classes]), offsets, appearances=2)
+        return BinnedDistances(np.stack([each.negatives for each in classes]), self.reach, appearances=2)
+
+    def first_pass(self) -> tuple[list[ClassResult], NDArray[np.int64]]:
+        """Each class's own answers, and (fine bins,) the pooled negatives in narrow bins."""
+
+        def work(group: slice, distances: Floats) -> tuple[list[ClassResult], NDArray[np.int64]]:
+            results = [self.study_class(i, block) for i, block in self.blocks(group, distances)]
+            return results, np.bincount(fine_bin(self.pooled_negatives_of(group, distances)), minlength=2 * FINE + 1)
+
+        classes: list[ClassResult] = []
+        fine_counts = np.zeros(2 * FINE + 1, np.int64)
+        for results, fine in self.each_group(work):
+            classes += results
+            fine_counts += fine
+        return classes, fine_counts
+
+    def study_class(self, which: int, block: Floats) -> ClassResult:
+        """Everything about one class that needs only its own pairs."""
+        size, start = len(block), self.starts[which]
+        positives = np.sort(np.concatenate([block[i, start + i + 1 : start + size] for i in range(size)]))
+        negatives = np.sort(self.negatives(which, block))
+        needed = int(needed_pairs(self.settings.target_far, np.array(len(negatives))))
+        some = len(positives) > 0
+        return ClassResult(
+            positives,
+            negatives if self.keep_negatives else self.count_in_bins(negatives),
+            float(negatives[needed - 1]),
+            listed_auc(positives, negatives) if some else np.nan,
+            listed_eer(positives, negatives)[0] if some else np.nan,
+            *self.rank_queries(which, block),
+        )
+
+    def count_in_bins(self, ascending: Floats) -> NDArray[np.uint32]:
+        """(bins,) how many fall in each bin."""
+        below = np.searchsorted(ascending, self.edges, side="left")
+        below[-1] = len(ascending)
+        return np.diff(below).astype(np.uint32)
+
+    def rank_queries(self, which: int, block: Floats) -> tuple[NDArray[np.int32], Floats, Floats]:
+        """For each image of the class: negatives nearer than its nearest positive, R-precision, average precision."""
+        size, start, end = len(block), self.starts[which], self.ends[which]
+        nearer, r_precision, average_precision = np.zeros(size, np.int32), np.zeros(size), np.zeros(size)
+        if size == 1:
+            return nearer, r_precision, average_precision
+        for i, row in enumerate(block):
+            negatives = np.concatenate([row[:start], row[end:]])
+            nearer[i], r_precision[i], average_precision[i] = rank_query(np.delete(row[start:end], i), negatives)
+        return nearer, r_precision, average_precision
+
+    def find_quantiles(self, positives: ListedDistances, fine_counts: NDArray[np.int64]) -> "Quantiles":
+        """Second pass: collect the distances in the bins that hold the pooled quantiles, and take them exactly."""
+        settings, total = self.settings, self.pooled_negatives
+        below = np.concatenate([[0], np.cumsum(fine_counts)])
+        wanted = [pairs_at_far(settings.target_far, total, "target_far")]
+        if settings.distances is None:
+            wanted.append(pairs_at_far(settings.far[1], total, "far"))
+            if settings.frr is None:
+                wanted.append(pairs_at_far(settings.far[0], total, "far"))
+        bins = [int(np.searchsorted(below, count, side="left")) - 1 for count in wanted]
+        # FAR - FRR rises: the equal error rate is at a distance in the bin where it stops being negative, or at the
+        # last one before it.
+        kept = np.searchsorted(positives.pooled, np.arange(1, len(below)) / FINE, side="left")
+        frr = 1 - kept / positives.pooled_total
+        meeting = int(np.argmax(below[1:] / total >= frr))
+        earlier = np.flatnonzero(fine_counts[:meeting])[-1:]
+        inside, auc = self.second_pass(positives, np.unique([*bins, meeting, *earlier]))
+        at = [inside.distance_at(b / FINE, count - below[b]) for b, count in zip(bins, wanted, strict=True)]
+        low, high = self.range_from(at, positives)
+        eer = self.eer_around(meeting, inside, positives, below)
+        return Quantiles(at[0], low, high, eer, auc)
+
+    def range_from(self, at: list[float], positives: ListedDistances) -> tuple[float, float]:
+        """The calibration range, given the pooled distances at the rates asked for."""
+        settings = self.settings
+        if settings.distances is not None:
+            return settings.distances
+        if settings.frr is None:
+            return check_range(at[2], at[1], settings)
+        kept = int(kept_pairs(settings.frr, np.array(positives.pooled_total)))
+        return check_range(positives.pooled_distance_at(kept), at[1], settings)
+
+    def second_pass(self, positives: ListedDistances, bins: NDArray[np.int64]) -> tuple["Tally", float]:
+        """Pooled negatives' distances in these narrow bins; and the pooled AUC."""
+        wanted = np.zeros(2 * FINE + 1, bool)
+        wanted[bins] = True
+        pooled_positives = positives.pooled
+
+        def work(group: slice, distances: Floats) -> tuple[Tally, int]:
+            once = np.sort(self.pooled_negatives_of(group, distances))
+            nearer = np.searchsorted(once, pooled_positives, side="left").sum()
+            as_near = np.searchsorted(once, pooled_positives, side="right").sum()
+            return Tally(*np.unique(once[wanted[fine_bin(once)]], return_counts=True)), int(nearer + as_near)
+
+        collected, twice_nearer = [], 0
+        for inside, twice in self.each_group(work):
+            collected.append(inside)
+            twice_nearer += twice
+        auc = 1 - twice_nearer / 2 / positives.pooled_total / self.pooled_negatives
+        return Tally.merge(collected), auc
+
+    def eer_around(
+        self, meeting: int, inside: "Tally", positives: ListedDistances, below: NDArray[np.int64]
+    ) -> tuple[float, float]:
+        """Equal error rate and its threshold, from the distances around the meeting."""
+        pooled = positives.pooled
+        edges = np.array([meeting, meeting + 1]) / FINE
+        first, last = np.searchsorted(pooled, edges, side="left")
+        a, b = np.searchsorted(inside.values, edges, side="left")
+        previous = max([-np.inf, *pooled[max(first - 1, 0) : first], *inside.values[max(a - 1, 0) : a]])
+        thresholds = np.unique(np.concatenate([[previous], pooled[first:last], inside.values[a:b]]))
+        accepted = np.concatenate([[0], np.cumsum(inside.counts[a:b])])
+        found = np.searchsorted(inside.values[a:b], thresholds, side="right")
+        far = (below[meeting] + accepted[found]) / self.pooled_negatives
+        frr = 1 - np.searchsorted(pooled, thresholds, side="right") / len(pooled)
+        eer, at = crossing(far, frr)
+        return eer, float(thresholds[at])
+
+    def third_pass(self, classes: list[ClassResult], positives: ListedDistances, quantiles: "Quantiles") -> Answers:
+        """Count each class's negatives at the grid's distances and at the target's."""
+        grid = np.linspace(quantiles.low, quantiles.high, self.settings.grid)
+        at = np.append(grid, quantiles.target)
+        order = np.argsort(at)
+
+        def work(group: slice, distances: Floats) -> Floats:
+            within = np.empty((group.stop - group.start, len(at)))
+            for i, block in self.blocks(group, distances):
+                cells = np.searchsorted(at[order], self.negatives(i, block), side="left")
+                counts = np.bincount(cells, minlength=len(at) + 1)[: len(at)]
+                within[i - group.start, order] = np.cumsum(counts)
+            return within
+
+        negatives_within = np.concatenate(list(self.each_group(work)))
+        return Answers(
+            calibration_range=(quantiles.low, quantiles.high),
+            distances=grid,
+            positives_within=positives.within(grid),
+            negatives_within=negatives_within[:, :-1],
+            pooled_positives_within=positives.pooled_within(grid),
+            pooled_negatives_within=negatives_within[:, :-1].sum(axis=0) / 2,
+            target_distance=quantiles.target,
+            target_positives_within=positives.within(np.array([quantiles.target]))[:, 0],
+            target_negatives_within=negatives_within[:, -1],
+            class_far_distance=np.array([each.far_distance for each in classes]),
+            class_frr_distance=positives.class_distance_at(kept_pairs(self.settings.target_frr, positives.totals)),
+            eer=quantiles.eer[0],
+            eer_distance=quantiles.eer[1],
+            class_eer=np.array([each.eer for each in classes]),
+            auc=quantiles.auc,
+            class_auc=np.array([each.auc for each in classes]),
+        )
+
+
+class Tally(NamedTuple):
+    """Distinct distances, ascending, and how many pairs have each: where distances repeat, far fewer than the pairs."""
+
+    values: Floats
+    counts: NDArray[np.int64]
+
+    @classmethod
+    def merge(cls, tallies: "list[Tally]") -> "Tally":
+        """Add several up."""
+        values, place = np.unique(np.concatenate([each.values for each in tallies]), return_inverse=True)
+        counts = np.zeros(len(values), np.int64)
+        np.add.at(counts, place, np.concatenate([each.counts for each in tallies]))
+        return cls(values, counts)
+
+    def distance_at(self, low: float, count: int) -> float:
+        """The distance of the so-many-th pair from ``low`` on."""
+        first = int(np.searchsorted(self.values, low, side="left"))
+        return float(self.values[first + np.searchsorted(np.cumsum(self.counts[first:]), count, side="left")])
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """Pooled answers of the second pass."""
+
+    target: float
+    low: float
+    high: float
+    eer: tuple[float, float]
+    auc: float

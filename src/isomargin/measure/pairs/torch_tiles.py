@@ -1,0 +1,129 @@
+"""The pass over all pairs in torch operations, for a GPU: strips of whole rows instead of tiles.
+
+The same counts and ranks as the compiled kernels give (they are tested against each other); the product is taken in
+full instead of over its upper triangle, which a GPU does not mind.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isomargin.core.errors import InputError
+from isomargin.measure.pairs.counts import PairCounts, RankCounts
+from isomargin.measure.pairs.distances import BinnedDistances
+from isomargin.measure.pairs.inputs import ClassSortedVectors
+from isomargin.measure.pairs.tiles import (
+    LISTED_POSITIVES,
+    TIE,
+    PassResult,
+    Progress,
+    list_by_class,
+    number_of_bins,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+STRIP = 1 << 25  # similarities of one strip: 128 MB in float32
+
+
+def count_pairs_with_torch(
+    data: ClassSortedVectors,
+    *,
+    k: tuple[int, ...],
+    device: str,
+    map_at_r: bool = True,
+    progress: Progress | None = None,
+) -> PassResult:
+    """Count all pairs of unit vectors by class and distance, and rank every query's positives, on a torch device."""
+    import torch
+
+    try:
+        vectors = torch.as_tensor(data.vectors, device=device)
+        vectors[0, 0].item()  # a device may take values and not give them back
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"device={device!r} cannot be used ({reason}): leave it out to use the CPU") from error
+    sizes = data.sizes
+    bins, reach = number_of_bins(len(sizes), len(data.class_of)), data.reach
+    listing = int((sizes * (sizes - 1) // 2).sum()) <= LISTED_POSITIVES
+    class_of = torch.as_tensor(data.class_of, device=device)
+    negatives = torch.zeros((len(sizes), bins), dtype=torch.int64, device=device)
+    positives = torch.zeros((0 if listing else len(sizes), bins), dtype=torch.int64, device=device)
+    listed, nearer = [], []
+    r_precision: list[NDArray[np.float64]] = []
+    average_precision: list[NDArray[np.float64]] = []
+    for first, last in strips(len(class_of), STRIP):
+        similarity = vectors[first:last] @ vectors.T  # (strip, n)
+        own = class_of[first:last]
+        same = own[:, None] == class_of[None, :]
+        cell = bin_of(similarity, bins, reach) + (own * bins)[:, None]
+        lowest = int(own[0]) * bins
+        count_cells(negatives.view(-1), cell[~same], lowest)
+        upper = same.triu(first + 1)
+        if listing:
+            listed.append(similarity[upper].cpu().numpy())
+        else:
+            count_cells(positives.view(-1), cell[upper], lowest)
+        del cell, upper
+        rank = torch.arange(last - first, device=device)
+        similarity[rank, rank + first] = -4.0  # the query itself is not among the others
+        similarity = torch.where(same, similarity + TIE, similarity)
+        best = torch.where(same, similarity, -4.0).amax(dim=1, keepdim=True)
+        nearer.append(((similarity > best) & ~same).sum(dim=1).cpu().numpy())
+        if map_at_r:
+            for scores, values in zip((r_precision, average_precision), at_r(similarity, same), strict=True):
+                scores.append(values.cpu().numpy())
+        if progress:
+            progress(last / len(class_of))
+    kept_negatives = BinnedDistances(negatives.cpu().numpy(), reach, appearances=2)
+    ranks = RankCounts.from_queries(
+        data.class_of,
+        sizes,
+        k,
+        np.concatenate(nearer).astype(np.int32),
+        np.concatenate(r_precision) if map_at_r else None,
+        np.concatenate(average_precision) if map_at_r else None,
+    )
+    if listing:
+        return PassResult(PairCounts(list_by_class(np.concatenate(listed), sizes), kept_negatives), ranks)
+    return PassResult(PairCounts(BinnedDistances(positives.cpu().numpy(), reach, 1), kept_negatives), ranks)
+
+
+def strips(n: int, cells: int) -> Iterator[tuple[int, int]]:
+    """Cut n rows into strips of at most so many similarities."""
+    step = max(1, cells // n)
+    for first in range(0, n, step):
+        yield first, min(first + step, n)
+
+
+def bin_of(similarity: "torch.Tensor", bins: int, reach: float) -> "torch.Tensor":
+    """Bin of each pair's distance, int64, in the shape of similarity."""
+    scale = np.float32(bins / reach).item()
+    return ((2 - 2 * similarity).clamp_(min=0).sqrt_().mul_(scale)).clamp_(max=bins - 1).long()
+
+
+def count_cells(counters: "torch.Tensor", cells: "torch.Tensor", lowest: int) -> None:
+    """Add one to the counter of each cell; no cell is below ``lowest``, so only the stretch from there is touched."""
+    if cells.numel():
+        found = cells.sub_(lowest).bincount()
+        counters[lowest : lowest + len(found)] += found
+
+
+def at_r(similarity: "torch.Tensor", same: "torch.Tensor") -> tuple["torch.Tensor", "torch.Tensor"]:
+    """(queries,) R-precision and average precision at R of each row; 0 for a query alone in its class."""
+    import torch
+
+    possible = same.sum(dim=1) - 1  # R: the row itself is of its class
+    most = int(possible.max())
+    if most == 0:
+        zeros = torch.zeros(len(possible), dtype=torch.float64, device=same.device)
+        return zeros, zeros
+    nearest = similarity.topk(most, dim=1).indices
+    rank = torch.arange(1, most + 1, device=same.device)
+    relevant = (same.gather(1, nearest) & (rank <= possible[:, None])).double()
+    precision = relevant.cumsum(dim=1) / rank
+    divisor = possible.clamp(min=1).double()
+    return relevant.sum(dim=1) / divisor, (precision * relevant).sum(dim=1) / divisor

@@ -1,0 +1,152 @@
+"""Threshold inconsistency: OPIS and epsilon-OPIS as the paper defines them, and two summaries of this project's own.
+
+Each takes the classes' curves and gives one number; nothing here looks at pairs.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isomargin.measure.pairs.distances import Floats
+from isomargin.measure.scores.utility import utility
+from isomargin.measure.settings import EpsilonForm
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+def opis(class_utility: Floats, mean_utility: Floats | None = None) -> float:
+    r"""Operating-Point-Inconsistency-Score, Eq. 2 of the paper: the variance over classes of their utility curves.
+
+    .. math:: \mathrm{OPIS} = \frac{1}{T N} \sum_{i=1}^{T} \sum_{j=1}^{N} \bigl(U_i(d_j) - \bar U(d_j)\bigr)^2
+
+    The paper's Algorithm 1 sums over the grid and divides by the range's width without the step's, which makes it
+    N / (d_max - d_min) times too large; this is the integral of Eq. 2.
+
+    Args:
+        class_utility: (classes, grid) each class's utility at each distance.
+        mean_utility: (grid,) what deviations are taken from; the classes' mean unless given.
+
+    >>> opis(np.array([[1.0, 0.8], [0.6, 0.8]]))
+    0.02
+    """
+    mean = class_utility.mean(axis=0) if mean_utility is None else mean_utility
+    return round_off(np.square(class_utility - mean).mean())
+
+
+def round_off(value: float) -> float:
+    """Keep 14 digits: those after them depend on the order of summing."""
+    return float(f"{value:.14g}")
+
+
+def group_size(epsilon: float, classes: int) -> int:
+    """Number of classes in each group of epsilon-OPIS: the share, rounded to the nearest whole number, at least one.
+
+    >>> group_size(0.1, 659), group_size(0.1, 3)
+    (66, 1)
+    """
+    return max(1, int(np.floor(epsilon * classes + 0.5)))
+
+
+def epsilon_groups(class_mean_utility: Floats, epsilon: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Indices of the worst and of the best classes, ranked by mean utility over the range.
+
+    >>> worst, best = epsilon_groups(np.array([0.9, 0.5, 0.7]), epsilon=0.34)
+    >>> worst.tolist(), best.tolist()
+    ([1], [0])
+    """
+    # Rounded, so that classes equal but for the last bits keep their order.
+    ranked = np.argsort(np.round(class_mean_utility, 12), kind="stable")
+    size = group_size(epsilon, len(ranked))
+    return ranked[:size], ranked[len(ranked) - size :]
+
+
+def epsilon_opis(
+    first_rate: Floats,
+    second_rate: Floats,
+    class_mean_utility: Floats,
+    epsilon: float = 0.1,
+    c: float = 1.0,
+    form: EpsilonForm = "f_score",
+) -> float:
+    r"""Utility divide between the best and the worst classes, Eq. 4 of the paper.
+
+    .. math:: \varepsilon\text{-OPIS} = \frac1N \sum_{j=1}^{N}
+        \bigl(U_{\varepsilon_\mathrm{worst}}(d_j) - U_{\varepsilon_\mathrm{best}}(d_j)\bigr)^2
+
+    A group's rates are the means over its classes, its utility the F-score of those (Eq. 1). The paper's Eq. 3
+    prints the utility without the factor 1 + c^2, which makes the result four times smaller at c = 1: ``"printed"``.
+
+    Args:
+        first_rate: (classes, grid) specificity, or precision.
+        second_rate: (classes, grid) sensitivity, or recall.
+        class_mean_utility: (classes,) by which classes are ranked.
+        epsilon: share of the classes in each group.
+        c: weight of the second rate.
+        form: ``"f_score"``, or ``"printed"`` to compare with published tables.
+
+    >>> rates = np.array([[1.0, 1.0], [0.5, 0.5]])
+    >>> epsilon_opis(rates, rates, rates.mean(axis=1))
+    0.25
+    >>> epsilon_opis(rates, rates, rates.mean(axis=1), form="printed")
+    0.0625
+    """
+    worst, best = epsilon_groups(class_mean_utility, epsilon)
+    low, high = (utility(first_rate[group].mean(axis=0), second_rate[group].mean(axis=0), c) for group in (worst, best))
+    factor = 1.0 if form == "f_score" else 1 / (1 + c**2)
+    return round_off(np.square(factor * (low - high)).mean())
+
+
+def relative_opis(opis_value: float, mean_utility: Floats) -> float:
+    r"""OPIS relative to the squared mean disutility, a summary of this project's own.
+
+    .. math:: \mathrm{OPIS} \Big/ \frac1N \sum_{j=1}^{N} \bigl(1 - \bar U(d_j)\bigr)^2
+
+    OPIS also falls when every class merely gets better; this is the squared coefficient of variation of the
+    classes' disutility 1 - U, which does not. NaN where the mean disutility is zero.
+
+    >>> relative_opis(0.02, np.array([0.8, 0.8]))
+    0.5
+    """
+    disutility = np.square(1 - mean_utility).mean()
+    return round_off(opis_value / disutility) if disutility > 0 else float("nan")
+
+
+@dataclass(frozen=True)
+class ThresholdSpread:
+    """How far apart the thresholds are that each class would need for one target rate; this project's own.
+
+    Zero would mean that one threshold gives every class the target.
+    """
+
+    deviation: float
+    """Standard deviation over classes, in distance."""
+    quantiles: dict[float, float]
+    """Quantiles over classes, in distance."""
+    relative_deviation: float
+    """The deviation in units of the calibration range's width."""
+    relative_quantiles: dict[float, float]
+    """The quantiles on the scale of the calibration range: 0 is d_min, 1 is d_max."""
+
+
+def threshold_spread(class_distances: Floats, calibration_range: tuple[float, float]) -> ThresholdSpread:
+    """Summarise the thresholds that classes would need.
+
+    Args:
+        class_distances: (classes,) each class's own threshold.
+        calibration_range: (d_min, d_max), whose width is the unit of the relative figures.
+
+    >>> threshold_spread(np.array([0.8, 1.0]), (0.9, 1.1)).deviation
+    0.1
+    """
+    width = calibration_range[1] - calibration_range[0]
+    values = np.quantile(class_distances, QUANTILES)
+    deviation = round_off(class_distances.std())
+    return ThresholdSpread(
+        deviation=deviation,
+        quantiles={q: float(v) for q, v in zip(QUANTILES, values, strict=True)},
+        relative_deviation=deviation / width,
+        relative_quantiles={
+            q: (float(v) - calibration_range[0]) / width for q, v in zip(QUANTILES, values, strict=True)
+        },
+    )

@@ -1,0 +1,172 @@
+"""Intervals of the same classes had other images of them been taken: the images are drawn anew within each class.
+
+Where ``uncertainty.py`` asks about other classes and works from counts alone, this asks about other images of these
+classes and so looks at every pair once more, to know which image it belongs to.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isomargin.core.errors import InputError
+from isomargin.measure.pairs.distances import Floats
+from isomargin.measure.pairs.inputs import ClassSortedVectors, sort_by_class
+from isomargin.measure.scores.consistency import epsilon_groups
+from isomargin.measure.scores.curves import share
+from isomargin.measure.scores.utility import utility
+from isomargin.measure.statistics.intervals import Interval, bounded, check_draws, score_values
+
+if TYPE_CHECKING:
+    from isomargin.measure.evaluation import Evaluation
+
+TILE = 1024  # images whose similarities to as many others are held at once
+AT_ONCE = 1 << 24  # numbers of the drawn curves that are held
+
+
+def image_intervals(
+    evaluation: "Evaluation",
+    embeddings: Any,
+    labels: Any,
+    draws: int = 1000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> dict[str, Interval]:
+    """Intervals of the scores had other images of the same classes been taken, by bootstrap within each class.
+
+    By name: ``opis``, ``debiased_opis`` (where known), ``epsilon_opis``, ``mean_utility``, ``far`` and ``frr`` at the
+    pooled threshold for the target FAR, ``recall@k``. The classes stay, and so does the calibration range. Both ends of
+    a pair are drawn: to first order the deviation of a class's sensitivity, and of the pooled FAR, is twice that of
+    the images' own rates. (Both images of a class of two have the same rate, so such a class seems certain.) Drawing
+    noisy images anew adds their noise once more to OPIS; the bounds are moved back by what it adds in the mean.
+
+    >>> import isomargin as im
+    >>> generator = np.random.default_rng(0)
+    >>> labels = np.repeat(np.arange(30), 8)
+    >>> vectors = generator.normal(size=(30, 16))[labels] + 0.8 * generator.normal(size=(240, 16))
+    >>> bounds = image_intervals(im.evaluate(vectors, labels), vectors, labels)
+    >>> bounds["opis"].low < bounds["opis"].value < bounds["opis"].high
+    True
+    """
+    check_draws(draws, confidence)
+    data = sort_by_class(embeddings, labels)
+    if not np.array_equal(data.names, evaluation.names) or not np.array_equal(data.sizes, evaluation.sizes):
+        raise InputError("the embeddings are not those that were evaluated: their classes or sizes differ")
+    values = score_values(evaluation) | {"far": evaluation.target.far, "frr": evaluation.target.frr}
+    drawn = draw_scores(evaluation, data, draws, np.random.default_rng(seed))
+    if "debiased_opis" in values:
+        drawn["debiased_opis"] = drawn["opis"]
+    tails = (1 - confidence) / 2, (1 + confidence) / 2
+    found = {}
+    for name, scores in drawn.items():
+        low, high = values[name] + np.quantile(scores - scores.mean(), tails)
+        least, most = bounded(name)
+        found[name] = Interval(values[name], max(float(low), least), min(float(high), most), confidence)
+    return found
+
+
+def draw_scores(
+    evaluation: "Evaluation", data: ClassSortedVectors, draws: int, generator: np.random.Generator
+) -> dict[str, Floats]:
+    """(draws,) by name: the scores of images drawn anew within their classes."""
+    levels = np.append(evaluation.curves.distances, evaluation.target.distance)
+    friends, strangers = image_rates(data, levels)
+    step = max(1, AT_ONCE // (len(data.sizes) * len(levels)))
+    parts = []
+    for first in range(0, draws, step):
+        number = min(step, draws - first)
+        shape = (number, len(data.sizes), len(levels))
+        sensitivity, far = np.empty(shape, np.float32), np.empty(shape, np.float32)
+        for i, (start, end) in enumerate(zip(data.starts, data.ends, strict=True)):
+            weights = draw_images(generator, number, int(end - start))
+            mean = friends[start:end].mean(axis=0)
+            sensitivity[:, i] = np.clip(mean + 2 * (weights @ friends[start:end] - mean), 0.0, 1.0)
+            far[:, i] = weights @ strangers[start:end]
+        parts.append(scores_of(evaluation, sensitivity, far) | recall(evaluation, number, generator))
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def draw_images(generator: np.random.Generator, draws: int, images: int) -> NDArray[np.float32]:
+    """(draws, images) share of each image among as many drawn with replacement."""
+    chosen = generator.integers(0, images, (draws, images)) + images * np.arange(draws)[:, None]
+    counts = np.bincount(chosen.ravel(), minlength=draws * images).reshape(draws, images)
+    return (counts / images).astype(np.float32)
+
+
+def scores_of(
+    evaluation: "Evaluation", sensitivity: NDArray[np.float32], far: NDArray[np.float32]
+) -> dict[str, Floats]:
+    """(draws,) scores from (draws, classes, grid + 1) rates, the last ones at the target's threshold."""
+    settings, some, counts = evaluation.settings, evaluation.curves.classes, evaluation.counts
+    negatives, positives = counts.negatives.totals, counts.positives.totals
+    drawn = (far[:, :, -1] @ negatives) / negatives.sum()
+    whole = evaluation.target.far
+    scores = {
+        "far": np.clip(whole + 2 * (drawn - whole), 0.0, 1.0),  # both ends of a pair are drawn
+        "frr": 1 - (sensitivity[:, :, -1] @ positives) / positives.sum(),
+    }
+    second, accepted = sensitivity[:, some, :-1].astype(float), far[:, some, :-1].astype(float)
+    if settings.utility == "specificity_sensitivity":
+        first = 1 - accepted
+    else:
+        right = second * positives[some, None].astype(float)
+        first = share(right, right + accepted * negatives[some, None])
+    curves = utility(first, second, settings.c)
+    middle = curves.mean(axis=1, keepdims=True)
+    if settings.mean_curve == "pooled":
+        middle = evaluation.curves.mean_utility
+    scores["opis"] = np.square(curves - middle).mean(axis=(1, 2))
+    scores["mean_utility"] = curves.mean(axis=(1, 2))
+    groups = np.empty(len(curves))
+    factor = 1.0 if settings.epsilon_form == "f_score" else 1 / (1 + settings.c**2)
+    for i, means in enumerate(curves.mean(axis=2)):
+        worst, best = (
+            utility(first[i, each].mean(axis=0), second[i, each].mean(axis=0), settings.c)
+            for each in epsilon_groups(means, settings.epsilon)
+        )
+        groups[i] = np.square(factor * (worst - best)).mean()
+    scores["epsilon_opis"] = groups
+    return scores
+
+
+def recall(evaluation: "Evaluation", draws: int, generator: np.random.Generator) -> dict[str, Floats]:
+    """(draws,) recall@k: so many of a class's images hit, so drawing them anew gives a binomial number of hits."""
+    ranks = evaluation.ranks
+    some = ranks.queries > 0
+    queries = ranks.queries[some]
+    return {
+        f"recall@{k}": generator.binomial(queries, hits[some] / queries, (draws, len(queries))).sum(axis=1)
+        / queries.sum()
+        for k, hits in zip(ranks.k, ranks.hits.T, strict=True)
+    }
+
+
+def image_rates(data: ClassSortedVectors, distances: Floats) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """(n, levels) the share of each image's friends, and of its strangers, at most so far from it."""
+    from isomargin.measure.pairs.kernels import count_levels
+
+    order = np.argsort(distances, kind="stable")
+    nearest_first = (1 - distances[order] ** 2 / 2).astype(data.vectors.dtype)
+    n, vectors, class_of = len(data.class_of), data.vectors, data.class_of
+    friends, strangers = (np.zeros((n, len(distances)), np.int64) for _ in range(2))
+    for start, end in zip(data.starts, data.ends, strict=True):
+        itself = np.arange(start, end)
+        for first in range(start, end, TILE):
+            rows = slice(first, min(first + TILE, end))
+            count_levels(vectors[rows] @ vectors[start:end].T, nearest_first, itself[rows.start - start :], itself,
+                         friends[rows])  # fmt: skip
+    part = np.empty((TILE, len(distances)), np.int64)
+    for top in range(0, n, TILE):
+        rows = slice(top, min(top + TILE, n))
+        for left in range(0, n, TILE):
+            columns = slice(left, min(left + TILE, n))
+            counts = part[: rows.stop - rows.start]
+            counts[:] = 0
+            count_levels(vectors[rows] @ vectors[columns].T, nearest_first, class_of[rows], class_of[columns], counts)
+            strangers[rows] += counts
+    sizes = data.sizes[class_of][:, None]
+    back = np.argsort(order)
+    return (
+        share(friends.astype(float), sizes - 1)[:, back].astype(np.float32),
+        share(strangers.astype(float), n - sizes)[:, back].astype(np.float32),
+    )

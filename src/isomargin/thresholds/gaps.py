@@ -1,0 +1,45 @@
+"""Places between pairs, where a threshold can stand without an engine's rounding moving a pair across it."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isomargin.measure.pairs.counts import PairCounts
+from isomargin.measure.pairs.distances import FARTHEST, BinnedDistances, Floats
+
+
+def midway(ascending: Floats) -> Floats:
+    """(m - 1,) the middle between each value and the next; the value itself where floats have no middle.
+
+    >>> midway(np.array([0.0, 1.0, 1.5, 1.5]))
+    array([0.5 , 1.25, 1.5 ])
+    """
+    low, high = ascending[:-1], ascending[1:]
+    middle = (low + high) / 2
+    return np.where(middle < high, middle, low)
+
+
+def next_above(ascending: NDArray[Any], value: float) -> float:
+    """The first entry above this, else the farthest that unit vectors can be apart.
+
+    >>> next_above(np.array([0.1, 0.3, 0.3]), 0.1), next_above(np.array([0.1]), 0.1)
+    (0.3, 2.0)
+    """
+    place = int(np.searchsorted(ascending, value, side="right"))
+    return float(ascending[place]) if place < len(ascending) else FARTHEST
+
+
+def just_beyond(counts: PairCounts, pair: float) -> float:
+    """Give the threshold that accepts a listed positive pair of this distance, and no pair that is farther.
+
+    Where negative pairs are counted in bins, it lies short of the next edge; those in the pair's own bin cannot be told
+    from it.
+    """
+    positives, negatives = counts.positives, counts.negatives
+    if isinstance(negatives, BinnedDistances):
+        edge = next_above(negatives.edges, pair)
+        return max(negatives.short_of(edge), float(midway(np.array([pair, edge]))[0]))
+    assert not isinstance(positives, BinnedDistances)
+    beyond = min(next_above(positives.pooled, pair), next_above(negatives.pooled, pair))
+    return float(midway(np.array([pair, beyond]))[0])
