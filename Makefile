@@ -44,11 +44,11 @@ clean:
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-# One stamp a set of dependencies: installing again only when what is asked for has changed.
+# One stamp for each set of dependencies, so that they are installed again only when they have changed.
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) --editable .
+	$(INSTALL) --editable '.[all]'
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python

@@ -5,7 +5,6 @@
 '0.1.0'
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -86,10 +85,12 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    from isomargin.core.extras import import_or_explain
+
     if name in ("figures", "losses", "theory"):
-        return import_module(f"isomargin.{name}")
+        return import_or_explain(f"isomargin.{name}")
     if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+        return getattr(import_or_explain(_HOMES[name]), name)
     raise AttributeError(f"module 'isomargin' has no attribute {name!r}")
 
 

@@ -14,6 +14,7 @@ import typer
 from isomargin import __version__
 from isomargin.cli import figures, lab, measuring, report, thresholds, training
 from isomargin.core.errors import InputError
+from isomargin.core.extras import missing_package
 
 app = typer.Typer(
     add_completion=False,
@@ -38,6 +39,11 @@ def main() -> None:
         refuse(f"there is not enough memory ({error})")
     except OSError as error:
         refuse(f"{error.filename or 'a file'} cannot be used ({error.strerror})")
+    except ModuleNotFoundError as error:
+        explained = missing_package(error)
+        if explained is None:
+            raise
+        refuse(str(explained))
     except Exception as error:
         if not hasattr(error, "format_message"):  # which typer's complaints about the options have
             raise

@@ -4,6 +4,10 @@
 bear their modules' names; matplotlib is imported when the first figure is drawn.
 """
 
+from isomargin.core.extras import import_or_explain
+
+import_or_explain("matplotlib")
+
 from isomargin.figures.calibration_ranges import calibration_ranges
 from isomargin.figures.distance_distributions import distance_distributions
 from isomargin.figures.embeddings_2d import embeddings_2d

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from isomargin.core.errors import InputError
 from isomargin.core.files import atomic_write
 from isomargin.core.labels import is_tensor
-from isomargin.io._common import Vectors, as_tensor, check_keys
+from isomargin.io._common import Vectors, as_common, as_tensor, check_keys
 
 _LARGEST_NAMES = 90_000_000  # bytes; the format allows a header of 100 MB
 
@@ -52,25 +52,40 @@ def read_safetensors(path: Path, embeddings_key: str, labels_key: str | None) ->
     """Read two tensors; labels become text where the metadata has their names."""
     from safetensors import safe_open
 
-    with safe_open(path, framework="pt", device="cpu") as file:
+    with safe_open(path, framework="np") as file:
         check_keys(path, file.keys(), embeddings_key, labels_key)
-        vectors = file.get_tensor(embeddings_key)
+        vectors = _read_tensor(path, file, embeddings_key)
         if labels_key is None:
             return vectors, None
-        labels = file.get_tensor(labels_key)
+        labels = _read_tensor(path, file, labels_key)
         names = (file.metadata() or {}).get(_names_key(labels_key))
         return vectors, labels if names is None else _name_labels(path, labels, names)
+
+
+def _read_tensor(path: Path, file: Any, key: str) -> npt.NDArray[Any]:
+    """Read a tensor as a numpy array; bfloat16, which numpy lacks, becomes float32 without a change of value."""
+    part = file.get_slice(key)
+    kind = part.get_dtype()
+    if kind == "BF16":
+        with path.open("rb") as content:
+            header_length = int.from_bytes(content.read(8), "little")
+            start, end = json.loads(content.read(header_length))[key]["data_offsets"]
+        upper_half = np.fromfile(path, "<u2", (end - start) // 2, offset=8 + header_length + start)
+        return (upper_half.astype(np.uint32) << 16).view(np.float32).reshape(part.get_shape())
+    if kind.startswith(("F8_", "F6_", "F4")):
+        raise InputError(f"{path} has {key!r} as {kind}: save it as float16, bfloat16 or float32")
+    array: npt.NDArray[Any] = file.get_tensor(key)
+    return array
 
 
 def _names_key(labels_key: str) -> str:
     return f"{labels_key}.names"
 
 
-def _name_labels(path: Path, labels: Any, text: str) -> npt.NDArray[Any]:
+def _name_labels(path: Path, codes: npt.NDArray[Any], text: str) -> npt.NDArray[Any]:
     names = json.loads(text)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise InputError(f"{path} has class names that are no JSON list of text in its metadata: write it again")
-    codes = labels.numpy()
     if codes.dtype.kind not in "iu" or (codes.size and not 0 <= codes.min() <= codes.max() < len(names)):
         raise InputError(f"{path} has labels outside of its {len(names)} class names: write it again")
     named: npt.NDArray[Any] = np.array(names, dtype=str)[codes]
@@ -79,8 +94,6 @@ def _name_labels(path: Path, labels: Any, text: str) -> npt.NDArray[Any]:
 
 def write_safetensors(path: Path, vectors: Vectors, labels: npt.NDArray[Any]) -> None:
     """Write text labels as numbers of the distinct names, which go into the metadata as a JSON list."""
-    from safetensors.torch import save_file
-
     metadata = None
     if labels.dtype.kind == "U":
         names, labels = np.unique(labels, return_inverse=True)
@@ -88,6 +101,13 @@ def write_safetensors(path: Path, vectors: Vectors, labels: npt.NDArray[Any]) ->
         if len(text) > _LARGEST_NAMES:
             raise InputError(f"{path} cannot hold {len(names)} class names of this length: save as .npz or .parquet")
         metadata = {_names_key("labels"): text}
-    tensors = {"embeddings": as_tensor(vectors), "labels": as_tensor(labels)}
     with atomic_write(path) as temporary:
-        save_file(tensors, temporary, metadata=metadata)
+        if is_tensor(vectors):
+            from safetensors.torch import save_file as save_tensors
+
+            save_tensors({"embeddings": as_tensor(vectors), "labels": as_tensor(labels)}, temporary, metadata=metadata)
+        else:
+            from safetensors.numpy import save_file as save_arrays
+
+            arrays = {"embeddings": as_common(np.asarray(vectors)), "labels": as_common(labels)}
+            save_arrays(arrays, temporary, metadata=metadata)

@@ -12,6 +12,10 @@ pytorch-metric-learning. They can be added and weighted, and made by name (`make
 0.9
 """
 
+from isomargin.core.extras import import_or_explain
+
+import_or_explain("torch")
+
 from isomargin.losses._base import MetricLoss
 from isomargin.losses.arcface import ArcFaceLoss, SubCenterArcFaceLoss
 from isomargin.losses.calibration import CalibrationLoss

@@ -9,6 +9,10 @@ Backbones are timm's, by name, and two small ones for 28 × 28 images, which nee
 torch.Size([2, 64])
 """
 
+from isomargin.core.extras import import_or_explain
+
+import_or_explain("torch")
+
 from isomargin.models.embedder import Embedder, make_model
 from isomargin.models.small_networks import SMALL
 from isomargin.models.torchvision_shim import import_torchvision

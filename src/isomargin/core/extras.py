@@ -1,0 +1,50 @@
+"""Packages that only some parts need: which extra brings them, and one sentence where one is missing."""
+
+import importlib
+from types import ModuleType
+
+from isomargin.core.errors import InputError
+
+EXTRAS = {
+    "train": (
+        *("torch", "torchvision", "timm", "pytorch_metric_learning", "lightning_fabric", "tensorboard"),
+        *("pydantic", "yaml", "huggingface_hub", "fontTools"),
+    ),
+    "figures": ("matplotlib",),
+}
+"""Import names of the optional packages, by the extra of isomargin that installs them."""
+
+
+class MissingPackageError(InputError, ImportError):
+    """An optional package is not installed; the text says how to install it."""
+
+
+MissingPackageError.__module__ = "isomargin"
+
+
+def missing_package(error: ModuleNotFoundError) -> MissingPackageError | None:
+    """Say which extra to install for a failed import; None where no extra would bring the module.
+
+    >>> str(missing_package(ModuleNotFoundError("No module named 'torch'", name="torch")))
+    "torch is not installed: pip install 'isomargin[train]'"
+    """
+    package = (error.name or "").split(".")[0]
+    extra = next((extra for extra, packages in EXTRAS.items() if package in packages), None)
+    if extra is None:
+        return None
+    return MissingPackageError(f"{package} is not installed: pip install 'isomargin[{extra}]'")
+
+
+def import_or_explain(module: str) -> ModuleType:
+    """Import a module; where an optional package that it needs is missing, say in one sentence what to install.
+
+    >>> import_or_explain("isomargin.theory").__name__
+    'isomargin.theory'
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        explained = missing_package(error)
+        if explained is None:
+            raise
+        raise explained from error
