@@ -15,7 +15,7 @@ from isomargin.figures.embeddings_2d import embeddings_2d
 from isomargin.io.embedding_set import EmbeddingSet
 from isomargin.training.loop import train
 from isomargin.training.recipe import Recipe, read_recipe
-from isomargin.training.run import RunFolder
+from isomargin.training.run_folder import RunFolder
 
 HERE = Path(__file__).parent
 RUNS = HERE.parent / "runs" / "mnist"

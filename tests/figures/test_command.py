@@ -8,7 +8,7 @@ from by_hand import HOSTILE, tuned_run
 
 from isomargin.figures import FIGURES
 from isomargin.figures.sources import read_embeddings, read_metrics, read_models, read_search
-from isomargin.training.run import write_metrics
+from isomargin.training.run_folder import write_metrics
 
 
 def write_search(folder, rows):

@@ -16,7 +16,7 @@ from isomargin.lab.reproduce import reproduce
 from isomargin.lab.tables import as_latex
 from isomargin.measure.seed_comparison import compare_seeds
 from isomargin.training.recipe import load_recipe
-from isomargin.training.run import RunFolder
+from isomargin.training.run_folder import RunFolder
 from isomargin.training.state import claim
 
 

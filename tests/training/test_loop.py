@@ -12,7 +12,8 @@ from isomargin.training import loop
 from isomargin.training.checkpoint import find_checkpoints, read_checkpoint
 from isomargin.training.devices import leave_out_idle
 from isomargin.training.embed import embed
-from isomargin.training.run import RunFolder, open_run
+from isomargin.training.run import open_run
+from isomargin.training.run_folder import RunFolder
 from isomargin.training.setup import make_recipe_model, open_data
 from training.runs import TINY, metrics, run, tiny
 

@@ -17,7 +17,7 @@ import isomargin as im
 from isomargin.core.errors import InputError
 from isomargin.training import setup
 from isomargin.training.checkpoint import find_checkpoints
-from isomargin.training.run import write_metrics
+from isomargin.training.run_folder import write_metrics
 from training.runs import command, environment, metrics, patterns, run, tiny
 
 # Everything that has a memory: BatchNorm's statistics, Adam's moments, a plateau, the penalty's queue of embeddings,

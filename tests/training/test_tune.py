@@ -9,9 +9,10 @@ from PIL import Image
 from rich.console import Console
 
 from isomargin.core.errors import AstrayError, InputError
+from isomargin.measure.evaluation import Evaluation
 from isomargin.training import loop, setup
 from isomargin.training.recipe import load_recipe, read_recipe
-from isomargin.training.run import RunFolder, open_evaluation
+from isomargin.training.run_folder import RunFolder
 from isomargin.training.tune import pick, tune
 from isomargin.training.tuned import Tuned, TunedRun, draw, tune_table
 
@@ -111,7 +112,7 @@ def test_scores_are_those_of_the_held_out_classes_alone(searched):
     held = small(evaluation={"held_out": 0.1})
     unseen = setup.open_data(held).unseen
     for each in tuned.rows:
-        evaluation = open_evaluation(folder / each.name)
+        evaluation = Evaluation.load(RunFolder(folder / each.name).evaluation)
         assert (evaluation.class_count, evaluation.images) == (len(unseen.class_names), len(unseen))
         assert (each.opis, each.recall_at_1) == (evaluation.opis, evaluation.recall_at_k[1])
 

@@ -33,7 +33,7 @@ def open_measured(path: Path, labels: Path | None, embeddings_key: str, labels_k
     from isomargin.measure.evaluate import evaluate
     from isomargin.measure.evaluation import Evaluation
     from isomargin.thresholds.card import is_card
-    from isomargin.training.run import RunFolder
+    from isomargin.training.run_folder import RunFolder
 
     if path.is_dir():
         if not RunFolder(path).evaluation.is_file():
@@ -70,7 +70,7 @@ def resolvable_rates(labels: Any) -> dict[str, Any]:
 def source_files(path: Path, labels: Path | None) -> list[Path]:
     """Give the files that `open_measured` reads."""
     from isomargin.io.formats import labels_beside
-    from isomargin.training.run import RunFolder
+    from isomargin.training.run_folder import RunFolder
 
     if path.is_dir():
         return [RunFolder(path).evaluation]

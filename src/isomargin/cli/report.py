@@ -41,7 +41,7 @@ def report(
     With several runs it holds them side by side, the first being what others are held against.
     """
     from isomargin.report.sources import report_on
-    from isomargin.training.run import RunFolder
+    from isomargin.training.run_folder import RunFolder
 
     if labels is not None and len(runs) > 1:
         raise InputError("--labels belongs to one file of embeddings, and several were given: put labels beside each")
@@ -69,7 +69,7 @@ def open_source(path: Path, labels: Path | None, embeddings_key: str, labels_key
     """Give the evaluation of a run or a file, with its embeddings where there are any."""
     from isomargin.io.embedding_set import EmbeddingSet
     from isomargin.report.sources import Source
-    from isomargin.training.run import RunFolder
+    from isomargin.training.run_folder import RunFolder
 
     evaluation = open_measured(path, labels, embeddings_key, labels_key)
     if path.is_dir():

@@ -93,7 +93,7 @@ def train(
         return
     from isomargin.training.devices import first_process
     from isomargin.training.loop import train as run
-    from isomargin.training.run import RunFolder
+    from isomargin.training.run_folder import RunFolder
 
     with resumable(f"isomargin train {shlex.quote(str(folder))} --resume"):
         evaluation = run(

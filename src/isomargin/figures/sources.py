@@ -28,7 +28,7 @@ def read_models(runs: Mapping[str, Path]) -> list[TrainedModel]:
     """Read what was trained how, and what came of it, from the folders of finished runs."""
     from isomargin.measure.evaluation import Evaluation
     from isomargin.training.recipe import load_recipe
-    from isomargin.training.run import RunFolder
+    from isomargin.training.run_folder import RunFolder
 
     evaluations, recipes = {}, {}
     for name, path in runs.items():
@@ -76,7 +76,7 @@ def read_metrics(path: Path) -> pandas.DataFrame:
     """Read the metrics of a run's folder, or a metrics.csv itself."""
     import pandas
 
-    from isomargin.training.run import RunFolder
+    from isomargin.training.run_folder import RunFolder
 
     table = RunFolder(path).metrics if path.is_dir() else path
     if table.suffix != ".csv" or not table.is_file():
@@ -113,7 +113,7 @@ def _tuned_run(row: Mapping[str, str]) -> TunedRun:
 def read_embeddings(path: Path, embeddings_key: str = "embeddings", labels_key: str = "labels") -> EmbeddingSet:
     """Read the embeddings of a run's folder, or a file of them."""
     from isomargin.io.embedding_set import EmbeddingSet
-    from isomargin.training.run import RunFolder
+    from isomargin.training.run_folder import RunFolder
 
     if path.is_dir():
         if not RunFolder(path).embeddings.is_file():

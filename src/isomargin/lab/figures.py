@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from isomargin.core.errors import InputError
 from isomargin.lab.experiment import Experiment, ExperimentFigure
 from isomargin.lab.plan import PlannedRun, fits
-from isomargin.training.run import open_evaluation
+from isomargin.measure.evaluation import Evaluation
+from isomargin.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from isomargin.figures.registry import FigureKind
@@ -142,6 +143,6 @@ def read_sources(kind: FigureKind, runs: dict[str, Path]) -> tuple[Any, ...]:
         case "embeddings":
             return ({name: read_embeddings(path) for name, path in runs.items()},)
         case "evaluations":
-            return ({name: open_evaluation(path) for name, path in runs.items()},)
+            return ({name: Evaluation.load(RunFolder(path).evaluation) for name, path in runs.items()},)
         case "search":
             raise InputError("it shows a search, and these are runs: experiments of kind margins draw it by themselves")

@@ -26,7 +26,7 @@ from isomargin.lab.plan import PlannedRun
 from isomargin.lab.results import without_nan, write_json
 from isomargin.training.checkpoint import find_checkpoints
 from isomargin.training.recipe import Recipe, load_recipe
-from isomargin.training.run import RunFolder
+from isomargin.training.run_folder import RunFolder
 
 TIMES = "seconds.json"
 ASTRAY = "astray.json"

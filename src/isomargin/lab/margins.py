@@ -34,7 +34,7 @@ from isomargin.lab.plan import PlannedRun, file_name
 from isomargin.lab.results import grouped
 from isomargin.lab.tables import Table, shown, signs
 from isomargin.training.recipe import Recipe
-from isomargin.training.run import RunFolder
+from isomargin.training.run_folder import RunFolder
 from isomargin.training.tune import BASELINE, pick, run_name, tune
 from isomargin.training.tuned import Tuned, TunedRun, has_scores
 

@@ -29,7 +29,7 @@ from isomargin.lab.tables import make_table, notes_of
 from isomargin.lab.toy import write_toy_data
 from isomargin.measure.evaluation import Evaluation
 from isomargin.training import loop
-from isomargin.training.run import open_evaluation
+from isomargin.training.run_folder import RunFolder
 
 Draw = Callable[[Path], None]
 """Draws the figures of an outcome into the folder of its results."""
@@ -152,7 +152,7 @@ def run_trainings(
 
     @lru_cache(maxsize=KEPT)
     def load(run: Path) -> Evaluation:
-        return open_evaluation(folder / run)
+        return Evaluation.load(RunFolder(folder / run).evaluation)
 
     rows = make_rows(experiment, finished, load, seconds)
     outcome = Outcome(

@@ -121,7 +121,7 @@ def run_images(folder: Path, changes: Sequence[str] = ()) -> ImageSet:
     isomargin.InputError: no/such/run is no finished run: a folder with recipe.yaml and embeddings.npz is needed
     """
     from isomargin.training.recipe import load_recipe
-    from isomargin.training.run import RunFolder
+    from isomargin.training.run_folder import RunFolder
     from isomargin.training.setup import open_data
 
     run = RunFolder(folder)

@@ -17,7 +17,7 @@ from isomargin.measure.evaluation import Evaluation
 from isomargin.models.embedder import Embedder
 from isomargin.training.embed import as_embedding_set, embed
 from isomargin.training.recipe import Recipe
-from isomargin.training.run import RunFolder
+from isomargin.training.run_folder import RunFolder
 from isomargin.training.setup import RecipeData
 
 if TYPE_CHECKING:

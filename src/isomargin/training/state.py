@@ -14,7 +14,7 @@ from isomargin.losses import MetricLoss
 from isomargin.models.embedder import Embedder
 from isomargin.training.checkpoint import load_checkpoint, save_checkpoint
 from isomargin.training.recipe import Recipe, load_recipe
-from isomargin.training.run import RunFolder, write_metrics
+from isomargin.training.run_folder import RunFolder, write_metrics
 from isomargin.training.schedule import Plateau
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from isomargin.measure.evaluation import Evaluation
 from isomargin.training import loop, setup
 from isomargin.training.checkpoint import find_checkpoints
 from isomargin.training.recipe import Recipe
-from isomargin.training.run import RunFolder, open_evaluation, write_metrics
+from isomargin.training.run_folder import RunFolder, write_metrics
 from isomargin.training.state import claim
 from isomargin.training.tuned import Tuned, TunedRun, draw, has_scores, recall_floor
 
@@ -85,7 +85,7 @@ def tune(
         own = _with_regularizer(searched, point.regularizer).model_copy(update={"name": f"{recipe.name} {point.name}"})
         try:
             _run(own, folder / point.name, train, {**options, "check_images": check_images and number == 0})
-            rows.append(_scores(point, open_evaluation(folder / point.name)))
+            rows.append(_scores(point, Evaluation.load(RunFolder(folder / point.name).evaluation)))
         except AstrayError as error:
             report(f"note: {point.name} has no scores, {error}")
             rows.append(_scores(point, None))

@@ -1,0 +1,85 @@
+"""The names of the files in a run's folder, and the table of its evaluations.
+
+runs/NAME/ recipe.yaml  metrics.csv  checkpoints/  tensorboard/  embeddings.npz  evaluation.json  report.html
+
+Commands that only measure or draw import this module, so it needs neither torch nor a recipe; `run.py` opens the model.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from isomargin.core.files import atomic_write
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The files of a run.
+
+    >>> RunFolder(Path("runs/birds")).metrics
+    PosixPath('runs/birds/metrics.csv')
+    """
+
+    path: Path
+
+    @property
+    def recipe(self) -> Path:
+        """All settings, defaults too."""
+        return self.path / "recipe.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        """A row an evaluation."""
+        return self.path / "metrics.csv"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoints to go on from."""
+        return self.path / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        """The model that was chosen, so far."""
+        return self.checkpoints / "model.ckpt"
+
+    @property
+    def tensorboard(self) -> Path:
+        """The folder that TensorBoard reads."""
+        return self.path / "tensorboard"
+
+    @property
+    def embeddings(self) -> Path:
+        """Of the test images, by the chosen model."""
+        return self.path / "embeddings.npz"
+
+    @property
+    def evaluation(self) -> Path:
+        """Of these embeddings; it is written last, so that a run that has it is finished."""
+        return self.path / "evaluation.json"
+
+    @property
+    def report(self) -> Path:
+        """The page to look at, where one was asked for."""
+        return self.path / "report.html"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has come to its end."""
+        return self.evaluation.is_file()
+
+
+def write_metrics(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write a table of rows by their names, whole or not at all; without rows nothing is written."""
+    if not rows:
+        return
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    with atomic_write(path) as temporary:
+        temporary.write_text(text.getvalue(), encoding="utf-8")
