@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from dataclasses import fields
 
 import numpy as np
 import pandas
@@ -170,8 +171,8 @@ SETTINGS = {
     "far too small to resolve": (["--far", "1e-4", "0.1"], {"far": (1e-4, 0.1)}, "with 1,792 negative pairs"),
     "target far too small": (["--target-far", "1e-4"], {"target_far": 1e-4}, "target_far asks for"),
     "range that is empty": (["--frr", "1e-9"], {"frr": 1e-9}, "the calibration range is empty"),
-    "frr": (["--frr", "1"], {"frr": 1.0}, "frr is 1.0: a rate above 0 and below 1"),
-    "target frr": (["--target-frr", "0"], {"target_frr": 0.0}, "target_frr is 0.0: a rate above 0 and below 1"),
+    "frr": (["--frr", "1"], {"frr": 1.0}, "frr is 1.0: a number above 0 and below 1"),
+    "target frr": (["--target-frr", "0"], {"target_frr": 0.0}, "target_frr is 0.0: a number above 0 and below 1"),
     "distances out of order": (["--distances", "1.5", "0.5"], {"distances": (1.5, 0.5)}, "0 <= lower < upper <= 2"),
     "distances equal": (["--distances", "1", "1"], {"distances": (1, 1)}, "distances is (1.0, 1.0)"),
     "distances below zero": (["--distances", "-1", "1"], {"distances": (-1, 1)}, "distances is (-1.0, 1.0)"),
@@ -179,17 +180,17 @@ SETTINGS = {
     "epsilon of zero": (["--epsilon", "0"], {"epsilon": 0.0}, "epsilon is 0.0: a share of the classes is needed"),
     "epsilon above one": (["--epsilon", "1.01"], {"epsilon": 1.01}, "above 0 and at most 1"),
     "epsilon of NaN": (["--epsilon", "nan"], {"epsilon": np.nan}, "epsilon is nan"),
-    "grid": (["--grid", "9"], {"grid": 9}, "grid is 9: at least 10 distances are needed"),
+    "grid": (["--grid", "9"], {"grid": 9}, "grid is 9: a whole number from 10 to 1,000,000"),
     "grid beyond memory": (["--grid", "100000000000"], {"grid": 10**11}, "grid is 100000000000"),
-    "c": (["--c", "0"], {"c": 0.0}, "c is 0.0: a positive"),
-    "c of NaN": (["--c", "nan"], {"c": np.nan}, "c is nan: a positive"),
-    "c of infinity": (["--c", "inf"], {"c": np.inf}, "c is inf: a positive and finite"),
-    "utility": (["--utility", "x"], {"utility": "x"}, "specificity_sensitivity, precision_recall"),
-    "mean curve": (["--mean-curve", "x"], {"mean_curve": "x"}, "choose from classes, pooled"),
-    "epsilon form": (["--epsilon-form", "x"], {"epsilon_form": "x"}, "choose from f_score, printed"),
-    "pairs": (["--pairs", "x"], {"pairs": "x"}, "choose from all, sampled"),
-    "k": (["--k", "0"], {"k": [0]}, "k is (0,): whole numbers of at least 1"),
-    "negative k": (["--k", "1,-2"], {"k": [1, -2]}, "k is (-2, 1)"),
+    "c": (["--c", "0"], {"c": 0.0}, "c is 0.0: a number above 0"),
+    "c of NaN": (["--c", "nan"], {"c": np.nan}, "c is nan: a finite number"),
+    "c of infinity": (["--c", "inf"], {"c": np.inf}, "c is inf: a finite number"),
+    "utility": (["--utility", "x"], {"utility": "x"}, "'specificity_sensitivity', 'precision_recall'"),
+    "mean curve": (["--mean-curve", "x"], {"mean_curve": "x"}, "one of 'classes', 'pooled'"),
+    "epsilon form": (["--epsilon-form", "x"], {"epsilon_form": "x"}, "one of 'f_score', 'printed'"),
+    "pairs": (["--pairs", "x"], {"pairs": "x"}, "one of 'all', 'sampled'"),
+    "k": (["--k", "0"], {"k": [0]}, "k is 0: a whole number of at least 1"),
+    "negative k": (["--k", "1,-2"], {"k": [1, -2]}, "k is -2"),
     "no negatives": (["--negatives-per-positive", "0"], {"negatives_per_positive": 0}, "from 1 to"),
     "too many negatives": (
         ["--pairs", "sampled", "--negatives-per-positive", str(10**30)],
@@ -314,6 +315,7 @@ def test_files_that_are_none_are_refused(tmp_path, refusal):
     table = tmp_path / "set.csv"
     table.write_text("1,2")
     assert "has the suffix .csv" in refusal("evaluate", table)
+    (tmp_path / "nothing").write_text("1,2")
     assert "no suffix" in refusal("evaluate", tmp_path / "nothing")
     (tmp_path / "folder.npz").mkdir()
     assert "is a folder" in refusal("evaluate", tmp_path / "folder.npz")
@@ -531,7 +533,7 @@ def test_unusable_changes_are_refused(changes):
 
 def test_unusable_questions_are_refused():
     for distance in (-0.1, 2.1, np.nan):
-        with pytest.raises(im.InputError, match="from 0 to 2"):
+        with pytest.raises(im.InputError, match=r"^distance is"):
             BASE.at(distance)
     with pytest.raises(im.InputError, match="choose from mean_utility"):
         BASE.worst_classes(3, "images")
@@ -668,7 +670,8 @@ def test_any_small_set_is_measured_or_refused_and_its_scores_are_json(rows, devi
         evaluation = im.evaluate(vectors, labels, device=device, pairs=pairs, distances=(0.1, 1.9), target_far=0.5)
     except im.InputError:
         return
-    values = json.loads(json.dumps(as_json_values(evaluation), allow_nan=False))
+    parts = {field.name: getattr(evaluation, field.name) for field in fields(evaluation)}
+    values = json.loads(json.dumps(as_json_values(parts, evaluation.scores()), allow_nan=False))
     assert values["scores"] == json.loads(json.dumps(evaluation.scores(), allow_nan=False))
-    assert from_json_values(values).scores() == evaluation.scores()
+    assert im.Evaluation(**from_json_values(values)).scores() == evaluation.scores()
     assert len(evaluation.per_class) == len(set(labels))

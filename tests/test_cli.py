@@ -112,7 +112,7 @@ def test_table_fits_in_88_columns_when_piped(tmp_path, run, monkeypatch, columns
     assert code == 0
     assert max(map(cell_len, out.splitlines())) <= 88
     assert "…" in out
-    assert all(header in out for header in ("images", "FAR", "FRR", "own threshold", "mean utility", "of OPIS"))
+    assert all(header in out for header in ("items", "FAR", "FRR", "own threshold", "mean utility", "of OPIS"))
     assert "12.3457%-OPIS" in out
 
 

@@ -13,6 +13,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from isomargin.core import checks
 from isomargin.core.errors import InputError
 from isomargin.measure.scores.utility import utility
 
@@ -58,15 +59,15 @@ class GaussianClass:
     """σ_neg: the standard deviation of those distances, above 0."""
 
     def __post_init__(self) -> None:
-        positive_mean = _scalar("positive_mean", self.positive_mean)
-        negative_mean = _scalar("negative_mean", self.negative_mean)
+        positive_mean = checks.number(self.positive_mean, "positive_mean")
+        negative_mean = checks.number(self.negative_mean, "negative_mean")
         if not 0.0 < positive_mean < negative_mean < 2.0:
             raise InputError(
                 f"positive_mean is {positive_mean} and negative_mean is {negative_mean}: "
                 "0 < positive_mean < negative_mean < 2 is needed"
             )
         for name in ("positive_deviation", "negative_deviation"):
-            deviation = _scalar(name, getattr(self, name))
+            deviation = checks.number(getattr(self, name), name)
             if deviation < _LEAST_DEVIATION:
                 raise InputError(f"{name} is {deviation}: a number above 0 (at least {_LEAST_DEVIATION}) is needed")
 
@@ -104,7 +105,7 @@ class GaussianClass:
         """
         from scipy.special import expit, log_ndtr
 
-        ratio = _positive_scalar("negatives_per_positive", negatives_per_positive)
+        ratio = checks.above_zero(negatives_per_positive, "negatives_per_positive")
         log_odds = log_ndtr(self._positive_score(distance)) - log_ndtr(self._negative_score(distance)) - math.log(ratio)
         return np.asarray(expit(log_odds), dtype=np.float64)
 
@@ -176,7 +177,7 @@ def utility_score(specificity: ArrayLike, sensitivity: ArrayLike, c: float = 1.0
     >>> utility_score([1.0, 0.5, 0.0], [0.5, 0.5, 0.0]).round(4)
     array([0.6667, 0.5   , 0.    ])
     """
-    weight = _positive_scalar("c", c)
+    weight = checks.above_zero(c, "c")
     phi = _within("specificity", specificity, 0.0, 1.0, "shares")
     psi = _within("sensitivity", sensitivity, 0.0, 1.0, "shares")
     try:
@@ -205,8 +206,7 @@ def opis(
     """
     if len(classes) == 0:
         raise InputError("classes is empty: at least one Gaussian class is needed")
-    if grid < _LEAST_GRID:
-        raise InputError(f"grid is {grid}: at least {_LEAST_GRID} distances are needed")
+    checks.whole(grid, "grid", _LEAST_GRID)
     d_min, d_max = _calibration_range(calibration_range)
     distances = np.linspace(d_min, d_max, grid)  # (grid,)
     utility = np.stack([gaussian_class.utility(distances, c) for gaussian_class in classes])  # (classes, grid)
@@ -297,8 +297,8 @@ def calibration_range_from_margins(positive_margin: float, negative_margin: floa
     >>> round(d_min, 4), round(d_max, 4)
     (0.4472, 1.0)
     """
-    positive = _scalar("positive_margin", positive_margin)
-    negative = _scalar("negative_margin", negative_margin)
+    positive = checks.number(positive_margin, "positive_margin")
+    negative = checks.number(negative_margin, "negative_margin")
     _margins("positive_margin", positive)
     _margins("negative_margin", negative)
     if not negative < positive:
@@ -340,27 +340,9 @@ def _as_floats(name: str, value: ArrayLike) -> FloatArray:
         raise InputError(f"{name} is {value!r}: a number or an array of numbers is needed") from None
 
 
-def _scalar(name: str, value: ArrayLike) -> float:
-    """`value` as one finite float."""
-    array = _as_floats(name, value)
-    if array.ndim != 0:
-        raise InputError(f"{name} has shape {array.shape}: one number is needed")
-    if not np.isfinite(array):
-        raise InputError(f"{name} is {float(array)}: a finite number is needed")
-    return float(array)
-
-
-def _positive_scalar(name: str, value: ArrayLike) -> float:
-    """`value` as one finite float above 0."""
-    number = _scalar(name, value)
-    if number <= 0.0:
-        raise InputError(f"{name} is {number}: a number above 0 is needed")
-    return number
-
-
 def _share(name: str, value: ArrayLike) -> float:
     """`value` as one float in [0, 1]."""
-    number = _scalar(name, value)
+    number = checks.number(value, name)
     if not 0.0 <= number <= 1.0:
         raise InputError(f"{name} is {number}: a share in [0, 1] is needed")
     return number

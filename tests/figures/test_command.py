@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from by_hand import HOSTILE, tuned_run
 
+from isomargin.cli.figure_inputs import read_metrics, read_models, read_search
+from isomargin.cli.opening import open_embeddings as read_embeddings
 from isomargin.figures import FIGURES
-from isomargin.figures.sources import read_embeddings, read_metrics, read_models, read_search
 from isomargin.training.run_folder import write_metrics
 
 
@@ -96,7 +97,7 @@ def test_options_reach_the_figure_they_belong_to(run, make_run, tmp_path, monkey
         (("teaser", "RUN", "RUN", "-o", "OUT.png"), "was given twice"),
         (("teaser", "EMPTY", "-o", "OUT.png"), "is a folder without an evaluation.json"),
         (("teaser", "RUN", "--classes", "x", "-o", "OUT.png"), "there is no class 'x'"),
-        (("teaser", "RUN", "--far", "7", "-o", "OUT.png"), "target_far is 7.0: a rate above 0 and below 1 is needed"),
+        (("teaser", "RUN", "--far", "7", "-o", "OUT.png"), "target_far is 7.0: a number above 0 and below 1 is needed"),
         (("utility_curves", "RUN", "--classes", "1", "-o", "OUT.png"), "--classes belongs to teaser, not to utility_c"),
         (("gaussian_curves", "--classes", "1", "-o", "OUT.png"), "--classes belongs to teaser, not to gaussian_curves"),
         (("teaser", "RUN", "--gaussian", "0.6,0.1,1.3,0.1", "-o", "OUT.png"), "--gaussian belongs to gaussian_curves"),

@@ -301,9 +301,9 @@ def test_classes_of_fewer_than_four_images_are_left_out():
     few = np.concatenate([np.arange(100, 110).repeat(2), [200]])
     noise = np.random.default_rng(1).normal(size=(len(few), DIMENSIONS))
     found = im.evaluate(np.concatenate([rows, noise]), np.concatenate([labels, few]))
-    assert found.image_noise.classes.tolist() == list(range(20))
+    assert found.item_noise.classes.tolist() == list(range(20))
     large = found.curves.utility[:20]
-    noise_of_utility = found.image_noise.of_utility(found.curves.distances, found).mean() * (1 - 1 / 20)
+    noise_of_utility = found.item_noise.of_utility(found.curves.distances, found).mean() * (1 - 1 / 20)
     assert found.debiased_opis == pytest.approx(large.var(axis=0).mean() - noise_of_utility, rel=1e-9)
     assert found.opis != pytest.approx(large.var(axis=0).mean(), rel=0.01)
 
@@ -331,16 +331,16 @@ def test_saved_and_loaded_it_is_the_same(tmp_path):
     found.save(tmp_path / "evaluation.json")
     loaded = im.Evaluation.load(tmp_path / "evaluation.json")
     assert loaded.debiased_opis == found.debiased_opis
-    np.testing.assert_array_equal(loaded.image_noise.sensitivity, found.image_noise.sensitivity)
+    np.testing.assert_array_equal(loaded.item_noise.sensitivity, found.item_noise.sensitivity)
 
 
 def test_it_does_not_hang_on_how_many_images_of_large_classes_are_looked_at(monkeypatch):
-    from isomargin.measure.statistics import item_noise as image_noise
+    from isomargin.measure.statistics import item_noise as item_noise
 
     rows, labels = small(images=40)
     found = im.evaluate(rows, labels)
-    monkeypatch.setattr(image_noise, "MOST", 20)
-    monkeypatch.setattr(image_noise, "STRANGERS", 300)
+    monkeypatch.setattr(item_noise, "MOST", 20)
+    monkeypatch.setattr(item_noise, "STRANGERS", 300)
     fewer = im.evaluate(rows, labels)
     assert fewer.debiased_opis != found.debiased_opis
     assert fewer.debiased_opis == pytest.approx(found.debiased_opis, rel=0.05)

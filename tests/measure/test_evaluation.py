@@ -1,5 +1,8 @@
 """What an Evaluation answers after the pairs are counted."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -211,3 +214,30 @@ def test_a_threshold_that_is_no_distance_is_refused(letters, value):
 def test_a_number_of_classes_must_be_one(letters):
     with pytest.raises(im.InputError, match="whole number"):
         letters[2].worst_classes(-1)
+
+
+OLD_FILE = Path(__file__).parent / "data" / "evaluation-version-2.json"
+
+
+def test_a_file_of_the_version_before_still_loads_with_the_scores_that_it_states():
+    stated = json.loads(OLD_FILE.read_text(encoding="utf-8"))["scores"]
+    scalars = im.Evaluation.load(OLD_FILE).scalars()
+    for name in ("opis", "debiased_opis", "epsilon_opis", "relative_opis", "mean_utility", "eer", "auc", "map_at_r"):
+        assert scalars[name] == stated[name], name
+    assert scalars["items"] == stated["images"] == 20
+
+
+@pytest.mark.parametrize("path", [("scores", "opis"), ("sizes", "values", 0), ("notes",), ("settings", "grid")])
+def test_a_saved_evaluation_that_was_edited_is_refused(tmp_path, path):
+    file = tmp_path / "evaluation.json"
+    im.Evaluation.load(OLD_FILE).save(file)
+    assert im.Evaluation.load(file).items == 20
+    values = json.loads(file.read_text(encoding="utf-8"))
+    *parents, last = path
+    place = values
+    for name in parents:
+        place = place[name]
+    place[last] = ["edited"] if last == "notes" else place[last] + 1
+    file.write_text(json.dumps(values), encoding="utf-8")
+    with pytest.raises(im.InputError, match="does not match its checksum: the file was edited or damaged"):
+        im.Evaluation.load(file)

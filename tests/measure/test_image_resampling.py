@@ -5,7 +5,7 @@ import pytest
 
 import isomargin as im
 from isomargin.measure.pairs.inputs import sort_by_class
-from isomargin.measure.statistics.item_resampling import image_intervals, image_rates
+from isomargin.measure.statistics.item_resampling import item_intervals, item_rates
 
 CLASSES, WIDTH, RANGE = 40, 8, (0.55, 1.0)
 SPREAD = np.linspace(0.5, 0.9, CLASSES)
@@ -29,7 +29,7 @@ def test_an_images_rates_are_shares_of_its_friends_and_strangers():
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     distances = np.linalg.norm(unit[:, None] - unit[None], axis=2)
     levels = np.array([0.5, 1.4, 0.9])
-    friends, strangers = image_rates(sort_by_class(vectors, labels), levels)
+    friends, strangers = item_rates(sort_by_class(vectors, labels), levels)
     for row in range(len(labels)):
         friend = (labels == labels[row]) & (np.arange(len(labels)) != row)
         stranger = labels != labels[row]
@@ -49,7 +49,7 @@ def test_intervals_over_images_are_as_wide_as_other_images_make_the_scores():
         "far": [each.at(threshold).far for each in evaluations],
         "frr": [each.at(threshold).frr for each in evaluations],
     }
-    bounds = [image_intervals(evaluations[seed], *drawn(seed), draws=300) for seed in range(6)]
+    bounds = [item_intervals(evaluations[seed], *drawn(seed), draws=300) for seed in range(6)]
     for name, values in repeated.items():
         width = np.mean([each[name].high - each[name].low for each in bounds])
         assert 0.7 < width / (2 * 1.96 * np.std(values)) < 1.45, name
@@ -59,7 +59,7 @@ def test_the_bounds_hold_the_classes_own_value():
     truth = im.evaluate(*drawn(10_000, images=200), distances=RANGE, map_at_r=False, k=(1,)).debiased_opis
     held = 0
     for seed in range(40):
-        bounds = image_intervals(measured(seed), *drawn(seed), draws=200)["debiased_opis"]
+        bounds = item_intervals(measured(seed), *drawn(seed), draws=200)["debiased_opis"]
         held += bounds.low <= truth <= bounds.high
     assert held >= 33  # of 40, where 38 are expected
 
@@ -67,4 +67,4 @@ def test_the_bounds_hold_the_classes_own_value():
 def test_other_embeddings_than_those_evaluated_are_refused():
     vectors, labels = drawn(0)
     with pytest.raises(im.InputError, match="not those that were evaluated"):
-        image_intervals(measured(0), vectors[:-1], labels[:-1])
+        item_intervals(measured(0), vectors[:-1], labels[:-1])

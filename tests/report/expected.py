@@ -41,7 +41,7 @@ def class_columns(evaluation, distance):
     """Every number of the table of classes at a distance, by column, (classes,) each."""
     point, table = evaluation.at(distance), evaluation.per_class
     columns = {
-        "images": evaluation.sizes.astype(float),
+        "items": evaluation.sizes.astype(float),
         "far": point.class_far,
         "frr": point.class_frr,
         "utility": class_utility(evaluation, distance),

@@ -14,7 +14,7 @@ import isomargin
 
 pytestmark = pytest.mark.xdist_group("browser")
 
-COLUMNS = ("class", "images", "far", "frr", "utility", "own_threshold", "mean_utility", "opis_share", "eer", "recall@1")
+COLUMNS = ("class", "items", "far", "frr", "utility", "own_threshold", "mean_utility", "opis_share", "eer", "recall@1")
 
 
 def check_operating(tab, evaluation, tolerance, run=0):
@@ -129,7 +129,7 @@ def test_it_opens_with_the_scores_and_at_the_target_far(show, plain):
         "debiased_opis": scores["debiased_opis"],
         "epsilon_opis": scores["epsilon_opis"],
         "classes": scores["classes"],
-        "images": scores["images"],
+        "items": scores["items"],
         "pairs": scores["positive_pairs"] + scores["negative_pairs"],
     }
     for score, value in wanted.items():

@@ -185,7 +185,7 @@ def test_a_tiny_set_has_only_the_presets_it_resolves(show, tmp_path_factory):
     assert all(far * evaluation.negative_pairs >= 1 for far in fars)
     assert tab.distance() == isomargin.choose_threshold(evaluation, far=0.1).distance
     at_several_thresholds(tab, evaluation)
-    row = next(each for each in tab.rows("#classes") if each["texts"]["images"].strip() == "1")
+    row = next(each for each in tab.rows("#classes") if each["texts"]["items"].strip() == "1")
     assert all(row["texts"][name].strip() == "–" for name in ("frr", "utility", "mean_utility", "eer", "recall@1"))
     row = tab.find(f"#classes tr[data-class='{row['index']}']")
     row.click()

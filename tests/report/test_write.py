@@ -68,14 +68,14 @@ def test_differences_of_runs_are_those_of_compare():
     made = contents(evaluations)
     for row in im.compare(evaluations).others["two"]:
         assert made["comparison"][0][row.score]["difference"]["low"] == row.difference.low
-    assert made["headline"].startswith("No certain difference between two and one")
+    assert made["headline"].startswith("two and one do not differ significantly in")
 
 
 def test_a_certain_difference_is_in_the_headline():
     vectors, labels = drawn()
     centres = np.stack([vectors[labels == each].mean(axis=0) for each in range(24)])[labels]
     made = contents({"rough": im.evaluate(vectors, labels), "fine": im.evaluate(centres + 0.3 * vectors, labels)})
-    assert made["headline"].startswith("fine held against rough: OPIS is ")
+    assert made["headline"].startswith("fine compared with rough: OPIS is ")
     assert "lower" in made["headline"]
 
 

@@ -228,7 +228,7 @@ def test_one_model_is_not_compared(run, embeddings):
 # ----- intervals
 
 
-@pytest.mark.parametrize("resample", ["classes", "images"])
+@pytest.mark.parametrize("resample", ["classes", "items"])
 def test_evaluate_shows_intervals(run, embeddings, resample):
     file = embeddings("a.npz")
     options = ("--intervals", "--resample", resample, "--draws", "200")
@@ -247,7 +247,7 @@ def test_evaluate_shows_intervals(run, embeddings, resample):
 def test_intervals_of_nothing_known_are_refused(run, embeddings):
     code, _, err = run("evaluate", embeddings("a.npz"), "--intervals", "--resample", "pairs")
     assert code == 2
-    assert "'classes', 'images'" in err
+    assert "'classes', 'items'" in err
 
 
 # ----- what must not be lost, or half done
@@ -285,7 +285,7 @@ def test_evaluate_writes_nothing_where_intervals_are_refused(run, embeddings, tm
 
 
 def test_resampling_without_intervals_is_refused(run, embeddings):
-    assert "--intervals" in run("evaluate", embeddings("a.npz"), "--resample", "images")[2]
+    assert "--intervals" in run("evaluate", embeddings("a.npz"), "--resample", "items")[2]
 
 
 def test_a_card_in_place_of_pairs_is_told_so(run, embeddings, tmp_path):

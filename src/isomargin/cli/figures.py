@@ -6,8 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isomargin.cli.common import EmbeddingsKey, LabelsKey, check_writable, open_measured, writing
-from isomargin.cli.thresholds import named
+from isomargin.cli.common import check_writable, writing
+from isomargin.cli.opening import (
+    EmbeddingsKey,
+    Labels,
+    LabelsKey,
+    ReadOptions,
+    open_embeddings,
+    open_evaluation,
+    read_options,
+    short_names,
+)
 from isomargin.cli.training import numbers
 from isomargin.core.errors import InputError
 
@@ -50,6 +59,7 @@ def figure(
             help="Of gaussian_curves: mean and deviation of friends' and strangers' distances; may be repeated.",
         ),
     ] = None,
+    labels: Labels = None,
     embeddings_key: EmbeddingsKey = "embeddings",
     labels_key: LabelsKey = "labels",
 ) -> None:
@@ -76,7 +86,9 @@ def figure(
         "--gaussian": ("classes", "nothing", read_gaussian(gaussian) if gaussian else None),
     }
     options = chosen_options(kind, given)
-    sources = read_sources(kind, runs or [], embeddings_key, labels_key)
+    takes_embeddings = kind.source in ("embeddings", "evaluations")
+    how = read_options(runs, labels, embeddings_key, labels_key) if takes_embeddings and runs else []
+    sources = read_sources(kind, runs or [], how)
     drawn: Any = kind.draw(*sources, **options)
     with writing(output):
         save(drawn, output)
@@ -106,10 +118,10 @@ def chosen_options(kind: "FigureKind", given: dict[str, tuple[str, str, Any]]) -
     return options
 
 
-def read_sources(kind: "FigureKind", paths: list[Path], embeddings_key: str, labels_key: str) -> tuple[Any, ...]:
+def read_sources(kind: "FigureKind", paths: list[Path], options: list[ReadOptions]) -> tuple[Any, ...]:
     """Open what a figure is drawn from: its one argument, or none."""
+    from isomargin.cli.figure_inputs import read_metrics, read_models, read_search
     from isomargin.figures.registry import NEEDS
-    from isomargin.figures.sources import read_embeddings, read_metrics, read_models, read_search
 
     if kind.source == "nothing":
         if paths:
@@ -121,14 +133,13 @@ def read_sources(kind: "FigureKind", paths: list[Path], embeddings_key: str, lab
         if len(paths) > 1:
             raise InputError(f"{kind.name} shows one search, and {len(paths)} were given: leave all but one out")
         return (read_search(paths[0]),)
-    by_name = named(paths)
+    by_name = short_names(paths)
     if kind.source == "models":
         return (read_models(by_name),)
     if kind.source == "metrics":
         return ({name: read_metrics(path) for name, path in by_name.items()},)
-    if kind.source == "embeddings":
-        return ({name: read_embeddings(path, embeddings_key, labels_key) for name, path in by_name.items()},)
-    return ({name: open_measured(path, None, embeddings_key, labels_key) for name, path in by_name.items()},)
+    opened = open_embeddings if kind.source == "embeddings" else open_evaluation
+    return ({name: opened(path, how) for (name, path), how in zip(by_name.items(), options, strict=True)},)
 
 
 def split_names(text: str) -> list[str]:

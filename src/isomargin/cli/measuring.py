@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from isomargin.cli.common import (
+from isomargin.cli.common import check_writable, show, writing
+from isomargin.cli.opening import (
     EmbeddingsKey,
     Labels,
     LabelsKey,
-    check_writable,
-    show,
+    open_embeddings,
+    read_options,
     without_warnings,
-    writing,
 )
 from isomargin.core import checks
 from isomargin.core.errors import InputError
@@ -62,10 +62,10 @@ def evaluate(
         str, typer.Option(help="Worst by mean_utility, opis_contribution, far, frr, eer.")
     ] = "mean_utility",
     intervals: Annotated[
-        bool, typer.Option("--intervals", help="Within what bounds the scores may be believed: bootstrap over classes.")
+        bool, typer.Option("--intervals", help="Print confidence intervals of the scores, by bootstrap over classes.")
     ] = False,
     resample: Annotated[
-        str, typer.Option(help="What the intervals draw anew: classes, or the images within each class.")
+        str, typer.Option(help="What the bootstrap resamples: classes, or the items within each class.")
     ] = "classes",
     draws: Annotated[int, typer.Option(help="Bootstrap draws.")] = 1000,
     confidence: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
@@ -75,12 +75,11 @@ def evaluate(
 
     Vectors need not have length one: they are normalised. A class is whatever rows share a label.
     """
-    from isomargin.io.embedding_set import EmbeddingSet
+    from isomargin.measure.class_table import check_worst_by
     from isomargin.measure.evaluate import evaluate as run
-    from isomargin.measure.evaluation import check_worst_by
     from isomargin.measure.statistics.intervals import check_draws, note_on_few_classes
 
-    checks.one_of(resample, "resample", ("classes", "images"))
+    checks.one_of(resample, "resample", ("classes", "items"))
     check_draws(draws, confidence)
     if resample != "classes" and not intervals:
         raise InputError("--resample belongs to --intervals: give both")
@@ -88,7 +87,8 @@ def evaluate(
     check_writable(per_class, ".csv")
     check_writable(report, ".html")
     check_worst_by(worst_by)
-    embeddings = EmbeddingSet.load(file, labels=labels, embeddings_key=embeddings_key, labels_key=labels_key)
+    (options,) = read_options([file], labels, embeddings_key, labels_key)
+    embeddings = open_embeddings(file, options)
     evaluation = without_warnings(
         run,
         embeddings.vectors,
@@ -115,8 +115,8 @@ def evaluate(
     )
     bounds = None
     if intervals:
-        images = (embeddings.vectors, embeddings.labels) if resample == "images" else None
-        bounds = evaluation.intervals(draws, confidence, images=images)
+        items = (embeddings.vectors, embeddings.labels) if resample == "items" else None
+        bounds = evaluation.intervals(draws, confidence, items=items)
         for note in note_on_few_classes(evaluation) if resample == "classes" else ():
             print(f"note: {note}", file=sys.stderr)
     if output is not None:

@@ -2,16 +2,14 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from isomargin.cli.common import EmbeddingsKey, Labels, LabelsKey, check_writable, open_measured, writing
-from isomargin.cli.thresholds import named
+from isomargin.cli.common import check_writable, writing
+from isomargin.cli.opening import EmbeddingsKey, Labels, LabelsKey, open_source, read_options, short_names
 from isomargin.core.errors import InputError
-
-if TYPE_CHECKING:
-    from isomargin.report.sources import Source
+from isomargin.training.run_folder import RunFolder
 
 
 def report(
@@ -41,17 +39,16 @@ def report(
     With several runs it holds them side by side, the first being what others are held against.
     """
     from isomargin.report.sources import report_on
-    from isomargin.training.run_folder import RunFolder
 
-    if labels is not None and len(runs) > 1:
-        raise InputError("--labels belongs to one file of embeddings, and several were given: put labels beside each")
     if images is not None and not thumbnails:
         raise InputError("--images says where pictures are, and none were asked for: give --thumbnails too")
     if thumbnails and not confusions:
         raise InputError("--thumbnails shows confusions, and --no-confusions leaves them out: give one of them")
     place = output or (RunFolder(runs[0]).report if len(runs) == 1 and runs[0].is_dir() else Path("report.html"))
     check_writable(place, ".html")
-    sources = {name: open_source(path, labels, embeddings_key, labels_key) for name, path in named(runs).items()}
+    options = read_options(runs, labels, embeddings_key, labels_key)
+    named = zip(short_names(runs).items(), options, strict=True)
+    sources = {name: open_source(path, how) for (name, path), how in named}
     with writing(place):
         report_on(
             sources,
@@ -63,23 +60,6 @@ def report(
             images=images,
         )
     tell_report(place)
-
-
-def open_source(path: Path, labels: Path | None, embeddings_key: str, labels_key: str) -> "Source":
-    """Give the evaluation of a run or a file, with its embeddings where there are any."""
-    from isomargin.io.embedding_set import EmbeddingSet
-    from isomargin.report.sources import Source
-    from isomargin.training.run_folder import RunFolder
-
-    evaluation = open_measured(path, labels, embeddings_key, labels_key)
-    if path.is_dir():
-        stored = RunFolder(path).embeddings
-        return Source(evaluation, EmbeddingSet.load(stored) if stored.is_file() else None, path)
-    if path.suffix == ".json":
-        return Source(evaluation)
-    return Source(
-        evaluation, EmbeddingSet.load(path, labels=labels, embeddings_key=embeddings_key, labels_key=labels_key)
-    )
 
 
 def tell_report(path: Path) -> None:

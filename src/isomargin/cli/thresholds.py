@@ -7,15 +7,16 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from isomargin.cli.common import (
+from isomargin.cli.common import check_writable, print_renderable, writing
+from isomargin.cli.opening import (
     EmbeddingsKey,
     Labels,
     LabelsKey,
-    check_writable,
-    open_measured,
-    print_renderable,
-    source_files,
-    writing,
+    files_read,
+    open_card,
+    open_evaluation,
+    read_options,
+    short_names,
 )
 from isomargin.core.errors import InputError
 from isomargin.core.text import printable
@@ -81,13 +82,14 @@ def threshold(
     from isomargin.thresholds.choose import choice_of_promise, choose_threshold
     from isomargin.thresholds.conformal import promise_threshold
 
-    sources = source_files(file, labels)
+    (options,) = read_options([file], labels, embeddings_key, labels_key)
+    sources = files_read(file, options)
     if output is not None:
         check_card_place(output, sources)
     if prior is not None and calibrate is None:
         raise InputError("--prior belongs to --calibrate: give both, or --cost for a threshold by prior")
     target = wanted(far, frr, best_utility, cost, distance, cosine)
-    evaluation = open_measured(file, labels, embeddings_key, labels_key)
+    evaluation = open_evaluation(file, options)
     interval: dict[str, Any] = {"draws": draws, "confidence": confidence, "seed": seed}
     promise = None
     if unseen or delta is not None:
@@ -126,6 +128,7 @@ def transfer(
     cost: Cost = None,
     distance: Distance = None,
     cosine: Cosine = None,
+    labels: Labels = None,
     embeddings_key: EmbeddingsKey = "embeddings",
     labels_key: LabelsKey = "labels",
     output: Annotated[Path | None, typer.Option(help="Write the table to this .csv file.")] = None,
@@ -136,23 +139,23 @@ def transfer(
     This is the One-Threshold-for-All protocol. A card brings its own threshold.
     """
     from isomargin.cli.tables import transfer_table
-    from isomargin.thresholds.card import ThresholdCard, is_card
     from isomargin.thresholds.choose import choose_threshold
     from isomargin.thresholds.transfer import CALIBRATION, transfer_card, transfer_threshold
 
     check_writable(output, ".csv")
     given = [far, frr, cost, distance, cosine, best_utility or None]
-    card = ThresholdCard.load(calibration) if is_card(calibration) else None
+    card = open_card(calibration)
     if card is not None and any(each is not None for each in given):
         raise InputError(f"{calibration} is a card, which brings its own threshold: leave the other options out")
+    first, *options = read_options([calibration, *others], labels, embeddings_key, labels_key)
     sets = {
-        f"{name} (applied)" if name == CALIBRATION else name: open_measured(path, None, embeddings_key, labels_key)
-        for name, path in named(others).items()
+        f"{name} (applied)" if name == CALIBRATION else name: open_evaluation(path, how)
+        for (name, path), how in zip(short_names(others).items(), options, strict=True)
     }
     if card is not None:
         result = transfer_card(card, sets)
     else:
-        chosen_on = open_measured(calibration, None, embeddings_key, labels_key)
+        chosen_on = open_evaluation(calibration, first)
         choice = choose_threshold(chosen_on, **wanted(far, frr, best_utility, cost, distance, cosine))
         result = transfer_threshold(choice.distance, chosen_on, sets)
     if output is not None:
@@ -170,6 +173,7 @@ def compare(
     files: Annotated[
         list[Path], typer.Argument(help="Models on the same classes, the first being what others are held against.")
     ],
+    labels: Labels = None,
     embeddings_key: EmbeddingsKey = "embeddings",
     labels_key: LabelsKey = "labels",
     draws: Draws = 1000,
@@ -189,7 +193,9 @@ def compare(
 
     check_writable(output, ".csv")
     check_draws(draws, confidence)
-    evaluations = {name: open_measured(path, None, embeddings_key, labels_key) for name, path in named(files).items()}
+    options = read_options(files, labels, embeddings_key, labels_key)
+    models = zip(short_names(files).items(), options, strict=True)
+    evaluations = {name: open_evaluation(path, how) for (name, path), how in models}
     comparison = run(evaluations, draws=draws, confidence=confidence, seed=seed)
     for note in comparison.notes:
         print(f"note: {printable(note)}", file=sys.stderr)
@@ -240,24 +246,3 @@ def check_card_place(output: Path, sources: list[Path]) -> None:
     for written in (output, summary):
         if any(written.resolve() == source.resolve() for source in sources):
             raise InputError(f"{written} is what the threshold is measured on: choose another name for --output")
-
-
-def named(paths: list[Path]) -> dict[str, Path]:
-    """Give paths short names of their own: the last parts of each that tell them apart.
-
-    >>> list(named([Path("a/embeddings.npz"), Path("b/embeddings.npz")]))
-    ['a/embeddings', 'b/embeddings']
-    >>> list(named([Path("runs/base"), Path("runs/tcm.npz")]))
-    ['base', 'tcm']
-    """
-    whole = [path.resolve() for path in paths]
-    for path, resolved in zip(paths, whole, strict=True):
-        if whole.count(resolved) > 1:
-            raise InputError(f"{path} was given twice: each file is one model or set")
-    bare = [path if path.is_dir() or not path.name else path.with_suffix("") for path in whole]
-    for parts in range(1, max(len(path.parts) for path in whole) + 1):
-        for form in (bare, whole):
-            short = ["/".join(path.parts[-parts:]) for path in form]
-            if len(set(short)) == len(short):
-                return dict(zip(short, paths, strict=True))
-    return {str(path): path for path in paths}

@@ -189,10 +189,11 @@ def embed(
 
 def write_page(runs: dict[str, Path], place: Path) -> None:
     """Write the report of finished runs."""
-    from isomargin.cli.report import open_source, tell_report
+    from isomargin.cli.opening import open_source
+    from isomargin.cli.report import tell_report
     from isomargin.report.sources import report_on
 
-    sources = {name: open_source(run, None, "embeddings", "labels") for name, run in runs.items()}
+    sources = {name: open_source(run) for name, run in runs.items()}
     with writing(place):
         report_on(sources, place)
     tell_report(place)

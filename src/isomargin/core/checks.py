@@ -13,10 +13,9 @@ from isomargin.core.errors import InputError
 
 def number(value: Any, name: str) -> float:
     """Return a finite number."""
-    if isinstance(value, str):
-        raise InputError(f"{name} is the text {value!r}: a number is needed (YAML takes 1e-3 for text: write 1.0e-3)")
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
-        raise InputError(f"{name} is {value!r}: a finite number is needed")
+        hint = " (YAML takes 1e-3 for text: write 1.0e-3)" if isinstance(value, str) and "e-" in value else ""
+        raise InputError(f"{name} is {value!r}: a finite number is needed{hint}")
     return float(value)
 
 
@@ -48,10 +47,12 @@ def cosine(value: Any, name: str) -> float:
     return float(value)
 
 
-def whole(value: Any, name: str, least: int = 1) -> int:
-    """Return a whole number of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise InputError(f"{name} is {value!r}: a whole number of at least {least} is needed")
+def whole(value: Any, name: str, least: int = 1, most: int | None = None) -> int:
+    """Return a whole number of at least `least`, and at most `most` where that is given."""
+    usable = isinstance(value, Integral) and not isinstance(value, bool)
+    if not usable or int(value) < least or (most is not None and int(value) > most):
+        bounds = f"of at least {least}" if most is None else f"from {least:,} to {most:,}"
+        raise InputError(f"{name} is {value!r}: a whole number {bounds} is needed")
     return int(value)
 
 

@@ -4,6 +4,8 @@ Short arrays stay readable lists; long ones become compressed bytes in base64. N
 """
 
 import base64
+import hashlib
+import json
 import zlib
 from typing import Any
 
@@ -88,3 +90,13 @@ def nan_for_null(value: float | None) -> float:
     nan
     """
     return float("nan") if value is None else float(value)
+
+
+def digest(values: dict[str, Any]) -> str:
+    """SHA-256 of JSON values, whatever the order of their names and the layout of the file.
+
+    >>> digest({"b": 1, "a": [0.5]}) == digest({"a": [0.5], "b": 1})
+    True
+    """
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()

@@ -38,7 +38,7 @@ class _Panel:
         """Its own d*, for the target FAR."""
         if self.which is None:
             return self.evaluation.target.distance
-        return float(self.evaluation.answers.class_far_distance[self.which])
+        return float(self.evaluation.summary.class_far_distance[self.which])
 
     def densities(self, edges: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Of its positive and of its negative pairs."""
@@ -115,7 +115,7 @@ def _class_panels(evaluation: Evaluation, classes: Sequence[object] | None) -> l
 def _extreme_classes(evaluation: Evaluation) -> list[int]:
     """Find the classes whose own threshold is the lowest, the median and the highest, fewer where there are fewer."""
     able = evaluation.curves.classes  # those with pairs of both kinds
-    ordered = able[np.argsort(evaluation.answers.class_far_distance[able], kind="stable")]
+    ordered = able[np.argsort(evaluation.summary.class_far_distance[able], kind="stable")]
     return [int(ordered[place]) for place in sorted({0, (len(ordered) - 1) // 2, len(ordered) - 1})]
 
 

@@ -131,7 +131,8 @@ def names_of(runs: Sequence[PlannedRun]) -> list[str]:
 
 def read_sources(kind: FigureKind, runs: dict[str, Path]) -> tuple[Any, ...]:
     """Open what a figure is drawn from: its one argument, or none."""
-    from isomargin.figures.sources import read_embeddings, read_metrics, read_models
+    from isomargin.cli.figure_inputs import read_metrics, read_models
+    from isomargin.cli.opening import open_embeddings
 
     match kind.source:
         case "nothing":
@@ -141,7 +142,7 @@ def read_sources(kind: FigureKind, runs: dict[str, Path]) -> tuple[Any, ...]:
         case "metrics":
             return ({name: read_metrics(path) for name, path in runs.items()},)
         case "embeddings":
-            return ({name: read_embeddings(path) for name, path in runs.items()},)
+            return ({name: open_embeddings(path) for name, path in runs.items()},)
         case "evaluations":
             return ({name: Evaluation.load(RunFolder(path).evaluation) for name, path in runs.items()},)
         case "search":

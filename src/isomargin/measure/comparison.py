@@ -12,6 +12,7 @@ import numpy as np
 
 from isomargin.core.errors import InputError
 from isomargin.measure.evaluation import Evaluation
+from isomargin.measure.scores.registry import find_score
 from isomargin.measure.settings import Settings
 from isomargin.measure.statistics.intervals import (
     Interval,
@@ -27,8 +28,6 @@ from isomargin.measure.statistics.resampling import Resampler, Weights, draw_wei
 if TYPE_CHECKING:
     import pandas
 
-RELATIVE = ("opis", "debiased_opis", "epsilon_opis", "relative_opis")  # of which one says "31% lower"
-LOWER_IS_BETTER = (*RELATIVE, "eer", "frr")
 MUST_AGREE = (
     *("far", "frr", "distances", "grid", "epsilon", "c", "utility", "mean_curve", "epsilon_form", "target_far"),
     *("pairs", "negatives_per_positive"),
@@ -61,7 +60,7 @@ class Difference:
     @property
     def better(self) -> bool:
         """Whether the difference, certain or not, is to this model's advantage."""
-        return (self.difference.value < 0) == (self.score in LOWER_IS_BETTER) and self.difference.value != 0
+        return (self.difference.value < 0) == find_score(self.score).lower_is_better and self.difference.value != 0
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ class Comparison:
         least, most = sorted((abs(of.low), abs(of.high)))
         if row.change:
             value, bounds = f"{abs(of.value):.0%}", f"{least:.0%} to {most:.0%}"
-        elif row.score in RELATIVE:
+        elif find_score(row.score).unit != "rate":
             value, bounds = f"{abs(of.value):.2g}", f"{least:.2g} to {most:.2g}"
         else:
             value, bounds = f"{100 * abs(of.value):.2f} points", f"{100 * least:.2f} to {100 * most:.2f}"
@@ -179,7 +178,7 @@ class Scores:
 
     def __init__(self, evaluation: Evaluation, weights: Weights) -> None:
         resampler = Resampler(evaluation)
-        self.values = score_values(evaluation) | {"frr": evaluation.target.frr}
+        self.values = score_values(evaluation)
         drawn, whole = (
             resampler.scores(each) | {"frr": resampler.frr_at_target(each)}
             for each in (weights, np.ones((1, evaluation.class_count), np.uint16))
@@ -197,7 +196,7 @@ def differences(first: Scores, other: Scores, confidence: float, least: float) -
         a, b = first.values[name], other.values[name]
         drawn = other.drawn[name] - first.drawn[name]
         change = None
-        if name in RELATIVE and a > 0 and first.drawn[name].min() > 0:
+        if find_score(name).relative and a > 0 and first.drawn[name].min() > 0:
             change = percentile_interval(b / a - 1, other.drawn[name] / first.drawn[name] - 1, confidence)
         p_value = max(percentile_p_value(drawn), least) if np.ptp(drawn) > 0 else (1.0 if b == a else least)
         rows.append(Difference(name, a, b, percentile_interval(b - a, drawn, confidence), change, p_value))

@@ -7,17 +7,17 @@ from typing import Any, Literal
 
 import numpy as np
 
-from isomargin.core.errors import InputError
+from isomargin.core import checks
 from isomargin.core.progress import progress_bar
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.pairs.exact import ExactPass, fits
 from isomargin.measure.pairs.inputs import ClassSortedVectors, sort_by_class
 from isomargin.measure.pairs.sampled import REPEATED, repeated_share, sample_pairs, sampled_pairs
-from isomargin.measure.pairs.summary import answer, pairs_at_far
+from isomargin.measure.pairs.summary import pairs_at_far, summarize
 from isomargin.measure.pairs.tiles import PassResult, count_pairs
 from isomargin.measure.pairs.torch_tiles import count_pairs_with_torch
-from isomargin.measure.settings import EpsilonForm, MeanCurve, Pairs, Settings, Utility, is_whole
-from isomargin.measure.statistics.item_noise import measure_image_noise
+from isomargin.measure.settings import EpsilonForm, MeanCurve, Pairs, Settings, Utility
+from isomargin.measure.statistics.item_noise import measure_item_noise
 
 SMALL = 1 << 23  # pairs up to which the exact count takes about a second
 FLAT = 3  # dimensions in which thousands of unit vectors crowd
@@ -122,8 +122,8 @@ def evaluate(
         exact=exact,
         device=device,
     )
-    if threads is not None and not is_whole(threads, 1):
-        raise InputError(f"threads is {threads!r}: a whole number of at least 1 is needed")
+    if threads is not None:
+        checks.whole(threads, "threads")
     bar: AbstractContextManager[Any] = progress_bar("counting pairs") if progress == "auto" else nullcontext(progress)
     with bar as report:
         evaluation = run(embeddings, labels, settings, threads, report)
@@ -150,16 +150,16 @@ def run(
         passes = ExactPass(data, settings, threads, progress) if exactly else None
         ranks = passes.ranks_alone() if passes else count(data, settings, threads, progress).ranks
         counts = sample_pairs(data, settings.negatives_per_positive, settings.seed)
-        answers = answer(counts, settings)
+        summary = summarize(counts, settings)
     elif exactly:
-        counts, ranks, answers = ExactPass(data, settings, threads, progress).run()
+        counts, ranks, summary = ExactPass(data, settings, threads, progress).run()
     else:
         method = "binned"
         counts, ranks = count(data, settings, threads, progress)
-        answers = answer(counts, settings)
-    noise = measure_image_noise(data, counts.negatives, threads)
+        summary = summarize(counts, settings)
+    noise = measure_item_noise(data, counts.negatives, threads)
     notes = (*data.notes, *reason)
-    return Evaluation(settings, data.names, data.sizes, counts, ranks, answers, method, noise, notes)
+    return Evaluation(settings, data.names, data.sizes, counts, ranks, summary, method, noise, notes)
 
 
 def check_labels(labels: Any, far: tuple[float, float]) -> None:

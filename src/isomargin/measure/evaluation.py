@@ -1,38 +1,39 @@
 """``Evaluation``: the scores of one set of embeddings, with all that is needed to look closer or ask again.
 
-Scores are computed when first asked for, from ``Answers`` and counts; changing a setting that concerns the pairs
-already counted gives a new Evaluation at once.
+Scores are computed when first asked for, from ``PairSummary`` and counts. ``scores/registry.py`` says what each is
+called and means. Another calibration range or target needs no second pass over the pairs.
 """
 
-import json
 import os
+import warnings
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from isomargin.core import checks
 from isomargin.core.errors import InputError
-from isomargin.core.files import atomic_write, check_file
 from isomargin.core.json_values import null_for_nan
+from isomargin.measure import saving
+from isomargin.measure.class_table import class_table, worst_rows
 from isomargin.measure.pairs.counts import PairCounts, RankCounts
 from isomargin.measure.pairs.distances import BinnedDistances, Floats
-from isomargin.measure.pairs.summary import Answers, answer
+from isomargin.measure.pairs.summary import PairSummary, summarize
 from isomargin.measure.scores import consistency
 from isomargin.measure.scores.curves import Curves, make_curves, share
+from isomargin.measure.scores.registry import scores_of
 from isomargin.measure.settings import Settings
-from isomargin.measure.statistics.item_noise import ImageNoise, debiased_opis, notes_on_noise, opis_noise
+from isomargin.measure.statistics.item_noise import ItemNoise, debiased_opis, notes_on_noise, opis_noise
 
 if TYPE_CHECKING:
     import pandas
 
     from isomargin.measure.statistics.intervals import Interval
 
-WORST_IS_LEAST = {"mean_utility": True, "opis_contribution": False, "far": False, "frr": False, "eer": False}
-CONCERNS_ANSWERS = ("far", "frr", "grid", "target_far", "target_frr")  # and distances
+CONCERNS_SUMMARY = ("far", "frr", "grid", "target_far", "target_frr")  # and distances
 NEEDS_PAIRS = ("k", "map_at_r", "pairs", "negatives_per_positive", "seed", "exact", "device")
 
 
@@ -59,7 +60,7 @@ class Evaluation:
     >>> import isomargin as im
     >>> embeddings = np.random.default_rng(0).normal(size=(60, 8)) + 3 * np.eye(8)[np.arange(60) % 6]
     >>> evaluation = im.evaluate(embeddings, np.arange(60) % 6)
-    >>> evaluation.class_count, evaluation.images, evaluation.positive_pairs, evaluation.negative_pairs
+    >>> evaluation.class_count, evaluation.items, evaluation.positive_pairs, evaluation.negative_pairs
     (6, 60, 270, 1500)
     >>> 0 <= evaluation.opis <= 0.25
     True
@@ -75,18 +76,18 @@ class Evaluation:
     """Distances of the pairs, listed or binned."""
     ranks: RankCounts
     """Retrieval results summed by class."""
-    answers: Answers
+    summary: PairSummary
     """What the pairs say for these settings."""
     method: Literal["exact", "binned"]
-    """Whether the answers are exact or interpolated within bins."""
-    image_noise: ImageNoise | None
+    """Whether the summary is exact or interpolated within bins."""
+    item_noise: ItemNoise | None
     """How far the classes' rates are noise of their few images; None where too few classes have four images."""
     notes: tuple[str, ...] = ()
     """What the user should know about the input and the method."""
 
     def __repr__(self) -> str:
         recall = "".join(f", recall@{k}={value:.4f}" for k, value in list(self.recall_at_k.items())[:1])
-        sizes = f"{self.images:,} images, {self.class_count:,} classes, {self.method}"
+        sizes = f"{self.items:,} items, {self.class_count:,} classes, {self.method}"
         return f"<Evaluation: {sizes}, opis={self.opis:.4g}, epsilon_opis={self.epsilon_opis:.4g}{recall}>"
 
     # ----- sizes
@@ -97,9 +98,15 @@ class Evaluation:
         return len(self.sizes)
 
     @property
-    def images(self) -> int:
+    def items(self) -> int:
         """Number of embeddings."""
         return int(self.sizes.sum())
+
+    @property
+    def images(self) -> int:
+        """The old name of `items`, deprecated: rows need not be images."""
+        warnings.warn("Evaluation.images is deprecated: use Evaluation.items", DeprecationWarning, stacklevel=2)
+        return self.items
 
     @property
     def positive_pairs(self) -> int:
@@ -121,13 +128,13 @@ class Evaluation:
     @property
     def calibration_range(self) -> tuple[float, float]:
         """(d_min, d_max), the distances between which inconsistency is measured."""
-        return self.answers.calibration_range
+        return self.summary.calibration_range
 
     @cached_property
     def curves(self) -> Curves:
         """Sensitivity, specificity, precision and utility of each class on the grid of the calibration range."""
         positives, negatives = self.counts.positives.totals, self.counts.negatives.totals
-        return make_curves(self.answers, self.settings, positives, negatives, self.negative_pairs)
+        return make_curves(self.summary, self.settings, positives, negatives, self.negative_pairs)
 
     @cached_property
     def opis(self) -> float:
@@ -136,7 +143,7 @@ class Evaluation:
 
     @cached_property
     def debiased_opis(self) -> float:
-        """OPIS of the classes of at least four images, without what their images' noise adds; `image_noise` has more.
+        """OPIS of the classes of at least four images, without what their images' noise adds; `item_noise` has more.
 
         The one to quote where classes are small or their sizes differ; OPIS is the paper's. NaN where unknown.
         """
@@ -174,14 +181,14 @@ class Evaluation:
     def far_threshold_spread(self) -> consistency.ThresholdSpread:
         """Spread over classes of the threshold each would need for ``target_far``; this project's own."""
         return consistency.threshold_spread(
-            self.answers.class_far_distance[self.curves.classes], self.calibration_range
+            self.summary.class_far_distance[self.curves.classes], self.calibration_range
         )
 
     @cached_property
     def frr_threshold_spread(self) -> consistency.ThresholdSpread:
         """Spread over classes of the threshold each would need for ``target_frr``; this project's own."""
         return consistency.threshold_spread(
-            self.answers.class_frr_distance[self.curves.classes], self.calibration_range
+            self.summary.class_frr_distance[self.curves.classes], self.calibration_range
         )
 
     # ----- verification
@@ -189,27 +196,27 @@ class Evaluation:
     @property
     def eer(self) -> float:
         """Equal error rate of all pairs: where the ROC curve, straight between its points, has FAR = FRR."""
-        return self.answers.eer
+        return self.summary.eer
 
     @property
     def eer_distance(self) -> float:
         """The smallest distance of a pair at which FAR >= FRR."""
-        return self.answers.eer_distance
+        return self.summary.eer_distance
 
     @property
     def auc(self) -> float:
         """Area under the ROC curve of all pairs: P(a positive pair is nearer than a negative one), ties half."""
-        return self.answers.auc
+        return self.summary.auc
 
     @cached_property
     def target(self) -> OperatingPoint:
         """What the pooled threshold for ``target_far`` does, pooled and to each class."""
-        answers, positives, negatives = self.answers, self.counts.positives, self.counts.negatives
-        far = answers.target_negatives_within.sum() / negatives.totals.sum()
-        frr = 1 - answers.target_positives_within.sum() / positives.pooled_total
-        class_far = share_or_nan(answers.target_negatives_within, negatives.totals)
+        summary, positives, negatives = self.summary, self.counts.positives, self.counts.negatives
+        far = summary.target_negatives_within.sum() / negatives.totals.sum()
+        frr = 1 - summary.target_positives_within.sum() / positives.pooled_total
+        class_far = share_or_nan(summary.target_negatives_within, negatives.totals)
         return OperatingPoint(
-            answers.target_distance, float(far), float(frr), class_far, self._frr(answers.target_positives_within)
+            summary.target_distance, float(far), float(frr), class_far, self._frr(summary.target_positives_within)
         )
 
     def at(self, distance: float) -> OperatingPoint:
@@ -221,8 +228,7 @@ class Evaluation:
         >>> point.far, point.frr
         (0.0, 0.0)
         """
-        if not (isinstance(distance, Real) and 0 <= distance <= 2):
-            raise InputError(f"distance is {distance!r}: a distance of unit vectors is needed, from 0 to 2")
+        checks.distance(distance, "distance")
         if distance == self.target.distance:
             return self.target
         here = np.array([distance], np.float64)
@@ -266,49 +272,15 @@ class Evaluation:
 
     @cached_property
     def per_class(self) -> "pandas.DataFrame":
-        """One row a class: which classes break the threshold.
-
-        Columns: ``class``, ``images``, ``positive_pairs``, ``negative_pairs``; ``far`` and ``frr`` at the pooled
-        threshold for the target FAR; ``far_threshold`` and ``frr_threshold``, which the class would need itself for
-        the target FAR and the target FRR; ``mean_utility`` over the calibration range; ``opis_contribution``, which
-        sums to OPIS; ``eer``, ``auc``; ``recall@k`` for each k, ``r_precision``, ``map_at_r``. NaN where a class has
-        no positive pair.
-        """
-        import pandas
-
-        def of_curves(values: Floats) -> Floats:
-            whole = np.full(self.class_count, np.nan)
-            whole[self.curves.classes] = values
-            return whole
-
-        queries = np.where(self.ranks.queries > 0, self.ranks.queries, np.nan)
-        columns: dict[str, Any] = {
-            "class": self.names,
-            "images": self.sizes,
-            "positive_pairs": self.counts.positives.totals,
-            "negative_pairs": self.counts.negatives.totals,
-            "far": self.target.class_far,
-            "frr": self.target.class_frr,
-            "far_threshold": self.answers.class_far_distance,
-            "frr_threshold": self.answers.class_frr_distance,
-            "mean_utility": of_curves(self.curves.class_mean_utility),
-            "opis_contribution": of_curves(self.curves.squared_deviations / len(self.curves.classes)),
-            "eer": self.answers.class_eer,
-            "auc": self.answers.class_auc,
-        }
-        for k, hits in zip(self.ranks.k, self.ranks.hits.T, strict=True):
-            columns[f"recall@{k}"] = hits / queries
-        if self.ranks.r_precision is not None and self.ranks.average_precision is not None:
-            columns["r_precision"] = self.ranks.r_precision / queries
-            columns["map_at_r"] = self.ranks.average_precision / queries
-        return pandas.DataFrame(columns)
+        """One row per class: which classes break the threshold; see `class_table` for the columns."""
+        return class_table(self)
 
     def worst_classes(self, number: int = 10, by: str = "mean_utility") -> "pandas.DataFrame":
         """Give the worst rows of ``per_class``, the worst first.
 
         Args:
             number: how many.
-            by: ``"mean_utility"``, least first: the classes that the thresholds of the calibration range serve worst.
+            by: ``"mean_utility"``, lowest first: the classes that the thresholds of the calibration range serve worst.
                 ``"opis_contribution"``, largest first: those farthest from the mean curve, on either side of it.
                 Or ``"far"``, ``"frr"`` or ``"eer"``, largest first.
 
@@ -318,11 +290,7 @@ class Evaluation:
         >>> bool((worst["mean_utility"].diff().dropna() >= 0).all()), len(worst)
         (True, 2)
         """
-        check_worst_by(by)
-        if not (isinstance(number, int) and number >= 0):
-            raise InputError(f"number is {number!r}: a whole number of classes is needed")
-        table = self.per_class.dropna(subset=[by])
-        return table.sort_values(by, ascending=WORST_IS_LEAST[by], kind="stable").head(number)
+        return worst_rows(self.per_class, number, by)
 
     # ----- how far to trust it
 
@@ -331,12 +299,12 @@ class Evaluation:
         draws: int = 1000,
         confidence: float = 0.95,
         seed: int = 0,
-        images: tuple[Any, Any] | None = None,
+        items: tuple[Any, Any] | None = None,
     ) -> "dict[str, Interval]":
-        """Give every score within the bounds that other classes of the same kind would keep it; `uncertainty` says how.
+        """Give a confidence interval for every score, had other classes of the same kind been measured.
 
-        With ``images=(embeddings, labels)``, those that were evaluated, the bounds are those of other images of the
-        same classes; `image_resampling` says how.
+        By bootstrap over classes: see `statistics.intervals`. With ``items=(embeddings, labels)``, those that were
+        evaluated, the intervals are for other items of the same classes: see `statistics.item_resampling`.
 
         >>> import isomargin as im
         >>> embeddings = np.random.default_rng(0).normal(size=(60, 8)) + 3 * np.eye(8)[np.arange(60) % 6]
@@ -344,10 +312,10 @@ class Evaluation:
         0.8667 (0.8 to 0.9667)
         """
         from isomargin.measure.statistics.intervals import intervals
-        from isomargin.measure.statistics.item_resampling import image_intervals
+        from isomargin.measure.statistics.item_resampling import item_intervals
 
-        if images is not None:
-            return image_intervals(self, *images, draws, confidence, seed)
+        if items is not None:
+            return item_intervals(self, *items, draws, confidence, seed)
         return intervals(self, draws, confidence, seed)
 
     # ----- asking again
@@ -356,7 +324,7 @@ class Evaluation:
         """Answer for another calibration range, grid, epsilon, utility or target, from the same counts, at once.
 
         Takes the settings of ``isomargin.evaluate`` except those that need the pairs again. Pairs kept in bins are
-        interpolated, also where this Evaluation's own answers are exact.
+        interpolated, also where this Evaluation's own summary is exact.
 
         >>> import isomargin as im
         >>> embeddings = np.random.default_rng(0).normal(size=(60, 8)) + 3 * np.eye(8)[np.arange(60) % 6]
@@ -373,53 +341,62 @@ class Evaluation:
         if {"far", "frr"} & set(changes) and "distances" not in changes:
             kept["distances"] = None  # a range asked for by rates takes the place of one given by distances
         settings = Settings.from_values(**{**kept, **changes})
-        if all(getattr(settings, name) == kept[name] for name in CONCERNS_ANSWERS) and settings.distances == (
+        if all(getattr(settings, name) == kept[name] for name in CONCERNS_SUMMARY) and settings.distances == (
             self.settings.distances
         ):
             return replace(self, settings=settings)
-        answers = answer(self.counts, settings)
+        summary = summarize(self.counts, settings)
         if self.method == "exact" and isinstance(self.counts.negatives, BinnedDistances):
             width = self.counts.negatives.reach / self.counts.negatives.counts.shape[1]
             note = f"interpolated within bins of {width:.2g} from pairs counted before: evaluate again to be exact"
-            return replace(self, settings=settings, answers=answers, method="binned", notes=(*self.notes, note))
-        return replace(self, settings=settings, answers=answers)
+            return replace(self, settings=settings, summary=summary, method="binned", notes=(*self.notes, note))
+        return replace(self, settings=settings, summary=summary)
 
     # ----- saving
 
+    def scalars(self) -> dict[str, float]:
+        """Give every score and size as a flat dictionary of plain floats, for any logger; NaN where unknown.
+
+        >>> import isomargin as im
+        >>> evaluation = im.evaluate(np.eye(2)[[0, 0, 1, 1]], [0, 0, 1, 1], distances=(0.5, 1.5), target_far=0.5)
+        >>> evaluation.scalars()["recall@1"], evaluation.scalars()["items"]
+        (1.0, 4.0)
+        """
+        low, high = self.calibration_range
+        sizes = {
+            "classes": self.class_count,
+            "items": self.items,
+            "positive_pairs": self.positive_pairs,
+            "negative_pairs": self.negative_pairs,
+        }
+        distances = {"d_min": low, "d_max": high, "target_distance": self.target.distance}
+        scores = {name: score.read(self) for name, score in scores_of(self).items()}
+        numbers = {**sizes, **scores, **distances, "eer_distance": self.eer_distance}
+        return {name: float(value) for name, value in numbers.items()}
+
     def scores(self) -> dict[str, Any]:
-        """Give the scores as plain numbers, for machines: what ``--json`` prints.
+        """Give the scores as JSON values, what ``--json`` prints: `scalars`, and what is not one number.
 
         >>> import isomargin as im
         >>> evaluation = im.evaluate(np.eye(2)[[0, 0, 1, 1]], [0, 0, 1, 1], distances=(0.5, 1.5), target_far=0.5)
         >>> evaluation.scores()["recall_at_k"]["1"], evaluation.scores()["auc"]
         (1.0, 1.0)
         """
-        low, high = self.calibration_range
-        values = {
-            "classes": self.class_count,
-            "images": self.images,
-            "positive_pairs": self.positive_pairs,
-            "negative_pairs": self.negative_pairs,
-            "opis": self.opis,
-            "debiased_opis": self.debiased_opis,
-            "epsilon_opis": self.epsilon_opis,
-            "relative_opis": self.relative_opis,
-            "mean_utility": self.mean_utility,
-            "calibration_range": [low, high],
-            "far_threshold_spread": spread_values(self.far_threshold_spread),
-            "frr_threshold_spread": spread_values(self.frr_threshold_spread),
+        whole = ("classes", "items", "positive_pairs", "negative_pairs")
+        plain = {name: int(value) if name in whole else null_for_nan(value) for name, value in self.scalars().items()}
+        return {
+            **plain,
+            "calibration_range": list(self.calibration_range),
             "target": {"distance": self.target.distance, "far": self.target.far, "frr": self.target.frr},
-            "eer": self.eer,
-            "eer_distance": self.eer_distance,
-            "auc": self.auc,
             "recall_at_k": {str(k): value for k, value in self.recall_at_k.items()},
-            "r_precision": self.r_precision,
-            "map_at_r": self.map_at_r,
+            "class_thresholds": {
+                "far": spread_values(self.far_threshold_spread),
+                "frr": spread_values(self.frr_threshold_spread),
+            },
         }
-        return {name: null_for_nan(value) for name, value in values.items()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write as JSON, whole or not at all.
+        """Write as JSON, atomically.
 
         >>> import isomargin as im, tempfile
         >>> evaluation = im.evaluate(np.eye(2)[[0, 0, 1, 1]], [0, 0, 1, 1], distances=(0.5, 1.5), target_far=0.5)
@@ -428,36 +405,18 @@ class Evaluation:
         ...     im.Evaluation.load(f"{folder}/evaluation.json").opis == evaluation.opis
         True
         """
-        from isomargin.measure.saving import as_json_values
-
-        text = json.dumps(as_json_values(self), allow_nan=False, indent=1)
-        with atomic_write(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        saving.write(Path(path), saving.as_json_values(parts, self.scores()))
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "Evaluation":
-        """Read an evaluation that ``save`` wrote."""
-        from isomargin.measure.saving import from_json_values
-
-        source = Path(path)
-        check_file(source)
-        try:
-            return from_json_values(json.loads(source.read_text(encoding="utf-8")))
-        except InputError as error:
-            raise InputError(f"{source}: {error}") from error
-        except Exception as error:  # whatever damage does to the readers
-            raise InputError(f"{source} cannot be read as an evaluation: it is damaged or cut short") from error
+        """Read an evaluation that ``save`` wrote, and refuse one that was changed since."""
+        return Evaluation(**saving.read(Path(path)))
 
 
 def share_or_nan(part: Floats, whole: NDArray[np.int64]) -> Floats:
     """Divide, NaN where there is nothing to divide by."""
     return np.where(whole > 0, share(part, whole), np.nan)
-
-
-def check_worst_by(by: str) -> None:
-    """Refuse a column that says nothing about how bad a class is."""
-    if by not in WORST_IS_LEAST:
-        raise InputError(f"worst by {by!r} is not possible: choose from {', '.join(WORST_IS_LEAST)}")
 
 
 def spread_values(spread: consistency.ThresholdSpread) -> dict[str, Any]:

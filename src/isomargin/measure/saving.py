@@ -1,103 +1,157 @@
-"""An ``Evaluation`` as JSON values and back, without loss. The bytes of its arrays are ``serial.py``'s work."""
+"""An evaluation as JSON and back, without loss, with a checksum over the whole file.
 
+Works on the evaluation's fields by name, so that ``evaluation.py`` can use it. How arrays become JSON values is in
+``core/json_values.py``.
+"""
+
+import json
+from collections.abc import Mapping
 from dataclasses import asdict, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from isomargin.core.errors import InputError
-from isomargin.core.json_values import nan_for_null, null_for_nan, pack_array, unpack_array
-from isomargin.measure.evaluation import Evaluation
+from isomargin.core.files import atomic_write, check_file, reading
+from isomargin.core.json_values import digest, nan_for_null, null_for_nan, pack_array, unpack_array
 from isomargin.measure.pairs.counts import PairCounts, RankCounts
-from isomargin.measure.pairs.distances import BinnedDistances, ClassDistances, ListedDistances
-from isomargin.measure.pairs.summary import Answers, answer
+from isomargin.measure.pairs.distances import FARTHEST, BinnedDistances, ClassDistances, ListedDistances
+from isomargin.measure.pairs.summary import PairSummary, summarize
 from isomargin.measure.settings import Settings
-from isomargin.measure.statistics.item_noise import ImageNoise
+from isomargin.measure.statistics.item_noise import ItemNoise
 
 FORMAT = "isomargin evaluation"
-VERSION = 2
+VERSION = 3
+COMPARISONS = ("all_pairs",)
+"""What is compared with what; galleries and trial lists have a place of their own here when they come."""
+SCORE_AXIS = {"name": "l2_distance", "lowest": 0.0, "highest": FARTHEST, "accept": "at_most"}
 
 
-def as_json_values(evaluation: Evaluation) -> dict[str, Any]:
-    """Give everything as JSON values: the scores for reading, settings and counts for loading."""
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "scores": evaluation.scores(),
-        "settings": asdict(evaluation.settings),
-        "method": evaluation.method,
-        "notes": list(evaluation.notes),
-        "names": {"dtype": "text" if evaluation.names.dtype.kind == "U" else evaluation.names.dtype.name}
-        | {"values": evaluation.names.tolist()},
-        "sizes": pack_array(evaluation.sizes),
-        "ranks": {
-            each.name: value if each.name == "k" or value is None else pack_array(value)
-            for each in fields(RankCounts)
-            for value in [getattr(evaluation.ranks, each.name)]
-        },
-        "positives": pack_distances(evaluation.counts.positives),
-        "negatives": pack_distances(evaluation.counts.negatives),
-        # Interpolated answers follow from the counts; exact ones do not.
-        "answers": pack_answers(evaluation.answers) if evaluation.method == "exact" else None,
-        "image_noise": None if evaluation.image_noise is None else pack_fields(evaluation.image_noise),
-    }
+def write(path: Path, values: dict[str, Any]) -> None:
+    """Write JSON values atomically, with their checksum."""
+    text = json.dumps({**values, "sha256": digest(values)}, allow_nan=False, indent=1)
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
-def from_json_values(values: dict[str, Any]) -> Evaluation:
-    """Read back what ``as_json_values`` gave."""
+def read(path: Path) -> dict[str, Any]:
+    """Read an evaluation's fields from a file; whatever is wrong with it is told in one sentence."""
+    check_file(path)
+    with reading(path):
+        content = path.read_bytes()
+    try:
+        values = json.loads(content.decode("utf-8"))
+        check(values)
+        return from_json_values(values)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    except Exception as error:  # whatever damage does to the readers
+        raise InputError(f"{path} cannot be read as an evaluation: it is damaged or cut short") from error
+
+
+def check(values: dict[str, Any]) -> None:
+    """Refuse what is not an evaluation, is of another version, or was changed since it was written."""
     if values.get("format") != FORMAT:
         raise InputError("this JSON is not an evaluation that isomargin wrote")
-    if values.get("version") != VERSION:
+    if values.get("version") not in (2, VERSION):
         raise InputError(
             f"this evaluation has format version {values.get('version')!r}, and {VERSION} is needed: evaluate again"
         )
+    if values["version"] == 2:  # which had no checksum, and older names
+        values["summary"], values["item_noise"] = values.pop("answers"), values.pop("image_noise")
+        values |= {"comparison": COMPARISONS[0], "score_axis": SCORE_AXIS, "equalizer": None}
+        return
+    if values.pop("sha256", None) != digest(values):
+        raise InputError("its content does not match its checksum: the file was edited or damaged, so evaluate again")
+    if values["comparison"] not in COMPARISONS or values["score_axis"] != SCORE_AXIS or values["equalizer"] is not None:
+        raise InputError("this evaluation was written by a newer version of isomargin: upgrade it, or evaluate again")
+
+
+def as_json_values(parts: Mapping[str, Any], scores: dict[str, Any]) -> dict[str, Any]:
+    """Give an evaluation's fields as JSON values: the scores for reading, settings and counts for loading."""
+    names, counts, exact = parts["names"], parts["counts"], parts["method"] == "exact"
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "comparison": COMPARISONS[0],
+        "score_axis": SCORE_AXIS,
+        "equalizer": None,
+        "scores": scores,
+        "settings": asdict(parts["settings"]),
+        "method": parts["method"],
+        "notes": list(parts["notes"]),
+        "names": {"dtype": "text" if names.dtype.kind == "U" else names.dtype.name, "values": names.tolist()},
+        "sizes": pack_array(parts["sizes"]),
+        "ranks": {
+            field.name: value if field.name == "k" or value is None else pack_array(value)
+            for field in fields(RankCounts)
+            for value in [getattr(parts["ranks"], field.name)]
+        },
+        "positives": pack_distances(counts.positives),
+        "negatives": pack_distances(counts.negatives),
+        # An interpolated summary follows from the counts; an exact one does not.
+        "summary": pack_summary(parts["summary"]) if exact else None,
+        "item_noise": None if parts["item_noise"] is None else pack_fields(parts["item_noise"]),
+    }
+
+
+def from_json_values(values: dict[str, Any]) -> dict[str, Any]:
+    """Give back the fields of the evaluation that ``as_json_values`` wrote."""
     settings = Settings.from_values(**values["settings"])
     counts = PairCounts(unpack_distances(values["positives"]), unpack_distances(values["negatives"]))
     kind = values["names"]["dtype"]
     ranks: dict[str, Any] = {
-        name: unpack_array(each) if isinstance(each, dict) else each for name, each in values["ranks"].items()
+        name: unpack_array(value) if isinstance(value, dict) else value for name, value in values["ranks"].items()
     }
-    evaluation = Evaluation(
-        settings=settings,
-        names=np.array(values["names"]["values"], str if kind == "text" else kind),
-        sizes=unpack_array(values["sizes"]),
-        counts=counts,
-        ranks=RankCounts(**{**ranks, "k": tuple(ranks["k"])}),
-        answers=answer(counts, settings) if values["answers"] is None else unpack_answers(values["answers"]),
-        method=values["method"],
-        image_noise=None
-        if values["image_noise"] is None
-        else ImageNoise(**{name: unpack_array(each) for name, each in values["image_noise"].items()}),
-        notes=tuple(values["notes"]),
-    )
-    if not fits_together(evaluation):
+    noise = values["item_noise"]
+    parts = {
+        "settings": settings,
+        "names": np.array(values["names"]["values"], str if kind == "text" else kind),
+        "sizes": unpack_array(values["sizes"]),
+        "counts": counts,
+        "ranks": RankCounts(**{**ranks, "k": tuple(ranks["k"])}),
+        "summary": summarize(counts, settings) if values["summary"] is None else unpack_summary(values["summary"]),
+        "method": values["method"],
+        "item_noise": noise and ItemNoise(**{name: unpack_array(value) for name, value in noise.items()}),
+        "notes": tuple(values["notes"]),
+    }
+    if not fits_together(**{name: part for name, part in parts.items() if name != "notes"}):
         raise InputError("the parts of this evaluation do not fit together: the file is damaged")
-    return evaluation
+    return parts
 
 
-def fits_together(evaluation: Evaluation) -> bool:
+def fits_together(
+    settings: Settings,
+    names: Any,
+    sizes: Any,
+    counts: PairCounts,
+    ranks: RankCounts,
+    summary: PairSummary,
+    method: str,
+    item_noise: ItemNoise | None,
+) -> bool:
     """Whether what was read from a file has the shapes that the scores are computed from."""
-    answers, ranks = evaluation.answers, evaluation.ranks
-    positives, negatives = evaluation.counts.positives, evaluation.counts.negatives
-    classes, grid = evaluation.sizes.shape, (evaluation.settings.grid,)
-    by_class = [evaluation.names, ranks.queries, positives.totals, negatives.totals]
-    by_class += [answers.target_positives_within, answers.target_negatives_within]
-    by_class += [answers.class_far_distance, answers.class_frr_distance, answers.class_eer, answers.class_auc]
-    by_class += [each for each in (ranks.r_precision, ranks.average_precision) if each is not None]
-    on_grid = [answers.distances, answers.pooled_positives_within, answers.pooled_negatives_within]
+    positives, negatives = counts.positives, counts.negatives
+    classes, grid = sizes.shape, (settings.grid,)
+    by_class = [names, ranks.queries, positives.totals, negatives.totals]
+    by_class += [summary.target_positives_within, summary.target_negatives_within]
+    by_class += [summary.class_far_distance, summary.class_frr_distance, summary.class_eer, summary.class_auc]
+    by_class += [sums for sums in (ranks.r_precision, ranks.average_precision) if sums is not None]
+    on_grid = [summary.distances, summary.pooled_positives_within, summary.pooled_negatives_within]
     shapes_fit = (
-        all(each.shape == classes for each in by_class)
-        and all(each.shape == grid for each in on_grid)
-        and answers.positives_within.shape == answers.negatives_within.shape == classes + grid
+        all(array.shape == classes for array in by_class)
+        and all(array.shape == grid for array in on_grid)
+        and summary.positives_within.shape == summary.negatives_within.shape == classes + grid
         and ranks.hits.shape == (*classes, len(ranks.k))
     )
-    noise_fits = evaluation.image_noise is None or fits_classes(evaluation.image_noise, len(evaluation.sizes))
+    noise_fits = item_noise is None or fits_classes(item_noise, len(sizes))
     appearances_fit = positives.appearances == 1 and negatives.appearances in (1, 2)
-    kinds_fit = evaluation.names.dtype.kind in "iuU" and evaluation.method in ("exact", "binned")
+    kinds_fit = names.dtype.kind in "iuU" and method in ("exact", "binned")
     return shapes_fit and noise_fits and appearances_fit and kinds_fit
 
 
-def fits_classes(noise: ImageNoise, classes: int) -> bool:
+def fits_classes(noise: ItemNoise, classes: int) -> bool:
     """Whether the noise read from a file is that of so many classes."""
     shape = (len(noise.classes), len(noise.distances))
     arrays = (noise.sensitivity, noise.false_accepts, noise.covariance)
@@ -105,9 +159,9 @@ def fits_classes(noise: ImageNoise, classes: int) -> bool:
     return known and len(noise.distances) >= 2 and all(each.shape == shape for each in arrays)
 
 
-def pack_fields(noise: ImageNoise) -> dict[str, Any]:
+def pack_fields(noise: ItemNoise) -> dict[str, Any]:
     """Give the noise's arrays as JSON values."""
-    return {each.name: pack_array(getattr(noise, each.name)) for each in fields(ImageNoise)}
+    return {each.name: pack_array(getattr(noise, each.name)) for each in fields(ItemNoise)}
 
 
 def pack_distances(distances: ClassDistances) -> dict[str, Any]:
@@ -129,16 +183,16 @@ def unpack_distances(values: dict[str, Any]) -> ClassDistances:
     return BinnedDistances(unpack_array(values["counts"]), float(values["reach"]), values["appearances"])
 
 
-def pack_answers(answers: Answers) -> dict[str, Any]:
-    """Give answers as JSON values."""
+def pack_summary(summary: PairSummary) -> dict[str, Any]:
+    """Give a summary as JSON values."""
     packed: dict[str, Any] = {}
-    for each in fields(Answers):
-        value = getattr(answers, each.name)
+    for each in fields(PairSummary):
+        value = getattr(summary, each.name)
         packed[each.name] = pack_array(value) if isinstance(value, np.ndarray) else value
     return {name: null_for_nan(value) for name, value in packed.items()}
 
 
-def unpack_answers(values: dict[str, Any]) -> Answers:
+def unpack_summary(values: dict[str, Any]) -> PairSummary:
     """Read them back."""
     low, high = values["calibration_range"]
     plain: dict[str, Any] = {
@@ -146,4 +200,4 @@ def unpack_answers(values: dict[str, Any]) -> Answers:
         for name, value in values.items()
         if name != "calibration_range"
     }
-    return Answers(calibration_range=(low, high), **plain)
+    return PairSummary(calibration_range=(low, high), **plain)

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isomargin.core.errors import InputError
-from isomargin.measure.comparison import RELATIVE, Difference, Scores, check_comparable
+from isomargin.measure.comparison import Difference, Scores, check_comparable
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.pairs.distances import Floats
+from isomargin.measure.scores.registry import find_score
 from isomargin.measure.statistics.intervals import check_classes, check_draws, percentile_interval, percentile_p_value
 from isomargin.measure.statistics.resampling import Weights, draw_weights
 
@@ -92,8 +93,8 @@ class SeedScores(Scores):
         low, high = evaluation.calibration_range
         shares = weights[:, classes] / weights[:, classes].sum(axis=1, keepdims=True)
         for name, by_class, spread in (
-            (FAR_SPREAD, evaluation.answers.class_far_distance, evaluation.far_threshold_spread),
-            (FRR_SPREAD, evaluation.answers.class_frr_distance, evaluation.frr_threshold_spread),
+            (FAR_SPREAD, evaluation.summary.class_far_distance, evaluation.far_threshold_spread),
+            (FRR_SPREAD, evaluation.summary.class_frr_distance, evaluation.frr_threshold_spread),
         ):
             from_mean = by_class[classes] - by_class[classes].mean()
             variance = shares @ np.square(from_mean) - np.square(shares @ from_mean)
@@ -113,7 +114,7 @@ def difference(
     (a, drawn_a), (b, drawn_b) = (means(name, each, chosen) for each in (first, other))
     drawn = drawn_b - drawn_a
     change = None
-    if name in (*RELATIVE, FAR_SPREAD, FRR_SPREAD) and a > 0 and drawn_a.min() > 0:
+    if find_score(name).relative and a > 0 and drawn_a.min() > 0:
         change = percentile_interval(b / a - 1, drawn_b / drawn_a - 1, confidence)
     p_value = max(percentile_p_value(drawn), least) if np.ptp(drawn) > 0 else (1.0 if b == a else least)
     return Difference(name, a, b, percentile_interval(b - a, drawn, confidence), change, p_value)

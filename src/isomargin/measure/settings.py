@@ -1,11 +1,11 @@
 """Every choice an evaluation depends on, checked once, kept with its result."""
 
 from dataclasses import dataclass, fields
-from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
 import numpy as np
 
+from isomargin.core import checks
 from isomargin.core.errors import InputError
 
 Utility = Literal["specificity_sensitivity", "precision_recall"]
@@ -13,6 +13,7 @@ MeanCurve = Literal["classes", "pooled"]
 EpsilonForm = Literal["f_score", "printed"]
 Pairs = Literal["all", "sampled"]
 
+CHOICES = {"utility": Utility, "mean_curve": MeanCurve, "epsilon_form": EpsilonForm, "pairs": Pairs}
 MOST = 1_000_000  # beyond what any grid or sample needs, and short of what memory refuses
 
 
@@ -65,49 +66,39 @@ class Settings:
     """Device of the pass in torch operations; None for the compiled kernels on the CPU."""
 
     def __post_init__(self) -> None:
-        def need(holds: bool, name: str, what: str) -> None:
-            if not holds:
-                raise InputError(f"{name} is {getattr(self, name)!r}: {what}")
-
-        rates = "two rates are needed, 0 < lower < upper < 1"
-        need(is_pair(self.far) and 0 < self.far[0] < self.far[1] < 1, "far", rates)
-        need(self.frr is None or is_rate(self.frr), "frr", "a rate above 0 and below 1 is needed")
+        if not (is_pair(self.far) and 0 < self.far[0] < self.far[1] < 1):
+            raise InputError(f"far is {self.far!r}: two rates are needed, 0 < lower < upper < 1")
         span = self.distances
-        ordered = span is None or (is_pair(span) and 0 <= span[0] < span[1] <= 2)
-        need(ordered, "distances", "two distances are needed, 0 <= lower < upper <= 2")
-        need(
-            is_whole(self.grid, 10, MOST),
-            "grid",
-            f"at least 10 distances are needed to follow the curves, at most {MOST:,}",
-        )
-        in_share = isinstance(self.epsilon, Real) and 0 < self.epsilon <= 1
-        need(in_share, "epsilon", "a share of the classes is needed, above 0 and at most 1")
-        need(isinstance(self.c, Real) and 0 < self.c <= 1e100, "c", "a positive and finite weight is needed")
-        for name, kind in (
-            ("utility", Utility),
-            ("mean_curve", MeanCurve),
-            ("epsilon_form", EpsilonForm),
-            ("pairs", Pairs),
-        ):
-            need(getattr(self, name) in get_args(kind), name, "choose from " + ", ".join(get_args(kind)))
+        if span is not None and not (is_pair(span) and 0 <= span[0] < span[1] <= 2):
+            raise InputError(f"distances is {span!r}: two distances are needed, 0 <= lower < upper <= 2")
+        if self.frr is not None:
+            checks.share(self.frr, "frr")
+        checks.whole(self.grid, "grid", 10, MOST)
+        if not 0 < checks.number(self.epsilon, "epsilon") <= 1:
+            raise InputError(f"epsilon is {self.epsilon}: a share of the classes is needed, above 0 and at most 1")
+        if checks.above_zero(self.c, "c") > 1e100:
+            raise InputError(f"c is {self.c}: a weight of at most 1e100 is needed")
         for name in ("target_far", "target_frr"):
-            need(is_rate(getattr(self, name)), name, "a rate above 0 and below 1 is needed")
-        whole = isinstance(self.k, tuple) and all(is_whole(each, 1) for each in self.k)
-        need(whole, "k", "whole numbers of at least 1 are needed")
-        per_positive = is_whole(self.negatives_per_positive, 1, MOST)
-        need(per_positive, "negatives_per_positive", f"a whole number is needed, from 1 to {MOST:,}")
-        need(is_whole(self.seed, 0), "seed", "a whole number of at least 0 is needed")
-        need(self.device is None or isinstance(self.device, str), "device", "the name of a torch device is needed")
-        need(
-            not (self.exact and self.device), "device", "the exact count has no use for a device: leave one of them out"
-        )
+            checks.share(getattr(self, name), name)
+        for name, kind in CHOICES.items():
+            checks.one_of(getattr(self, name), name, get_args(kind))
+        if not isinstance(self.k, tuple):
+            raise InputError(f"k is {self.k!r}: a tuple of whole numbers is needed")
+        for k in self.k:
+            checks.whole(k, "k")
+        checks.whole(self.negatives_per_positive, "negatives_per_positive", 1, MOST)
+        checks.whole(self.seed, "seed", 0)
+        if self.device is not None and not isinstance(self.device, str):
+            raise InputError(f"device is {self.device!r}: the name of a torch device is needed")
+        if self.exact and self.device:
+            raise InputError(f"device is {self.device!r}: the exact count runs on the CPU, so leave one of them out")
 
     @classmethod
     def from_values(cls, **values: Any) -> "Settings":
         """Make settings from numbers, lists or tuples, as a caller or a JSON file has them."""
         if unknown := set(values) - {each.name for each in fields(cls)}:
             raise InputError(
-                f"{', '.join(sorted(unknown))} is no setting of an evaluation: "
+                f"{', '.join(sorted(unknown))} is not a setting of an evaluation: "
                 f"there are {', '.join(each.name for each in fields(cls))}"
             )
         for name, kind in (("far", float), ("distances", float), ("k", int)):
@@ -117,21 +108,6 @@ class Settings:
             values["device"] = str(values["device"])
         # Numbers of numpy's own types become Python's, which JSON can hold.
         return cls(**{name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()})
-
-
-def is_whole(value: Any, least: int, most: int | None = None) -> bool:
-    """Whether this is a whole number in these bounds.
-
-    >>> is_whole(3, 1), is_whole(3.0, 1), is_whole(True, 1), is_whole(3, 1, 2)
-    (True, False, False, False)
-    """
-    whole = isinstance(value, Integral) and not isinstance(value, bool)
-    return whole and value >= least and (most is None or value <= most)
-
-
-def is_rate(value: Any) -> bool:
-    """Whether this is a rate that is neither never nor always."""
-    return isinstance(value, Real) and 0 < float(value) < 1
 
 
 def is_pair(value: Any) -> bool:

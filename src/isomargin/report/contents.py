@@ -12,7 +12,8 @@ from isomargin.core.text import printable
 from isomargin.measure.comparison import MUST_AGREE, Comparison, compare
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.pairs.distances import FARTHEST, Floats
-from isomargin.measure.scores.curves import share
+from isomargin.measure.scores.curves import first_rate
+from isomargin.measure.scores.registry import find_score
 from isomargin.measure.scores.utility import utility
 from isomargin.measure.settings import Settings
 from isomargin.measure.statistics.intervals import note_on_few_classes
@@ -21,6 +22,7 @@ from isomargin.report.headline import headline, target_point
 from isomargin.report.packing import pack_increments
 from isomargin.report.slider_stops import ThresholdStops, threshold_stops
 
+TILES = ("recall@1", "opis", "debiased_opis", "epsilon_opis", "frr")  # scores that the page shows at its top
 HISTOGRAM = 120  # bins of the distributions of distances
 SAME_RATE = 1e-4  # how far the rates of two thresholds may differ that stand between the same pairs, nearly
 Examples = Mapping[int | str, ClassExamples]
@@ -42,6 +44,7 @@ def contents(
         "runs": runs,
         "comparison": None if comparison is None else comparison_values(comparison),
         "alike": alike,
+        "scores": score_values(evaluations),
         "notes": [] if hindrance is None else [hindrance],
     }
 
@@ -61,6 +64,21 @@ def measured_alike(evaluations: Mapping[str, Evaluation]) -> bool:
     """Whether the scores of all runs are of the same settings: else they are not to be held against each other."""
     first, *others = (each.settings for each in evaluations.values())
     return all(getattr(first, name) == getattr(each, name) for each in others for name in MUST_AGREE)
+
+
+def score_values(evaluations: Mapping[str, Evaluation]) -> dict[str, dict[str, Any]]:
+    """Give what the page says of the scores on its tiles: title, meaning, direction, and how values are printed."""
+    settings = [evaluation.settings for evaluation in evaluations.values()]
+    return {
+        score.name: {
+            "title": ", ".join(dict.fromkeys(score.title_for(each) for each in settings)),
+            "meaning": score.meaning,
+            "direction": score.direction,
+            "rate": score.unit == "rate",
+            "relative": score.relative,
+        }
+        for score in map(find_score, TILES)
+    }
 
 
 def comparison_values(comparison: Comparison) -> list[dict[str, Any]]:
@@ -125,7 +143,7 @@ def columns(evaluation: Evaluation) -> dict[str, list[float | int | None]]:
     table = evaluation.per_class
     opis = evaluation.opis
     values = {
-        "images": table["images"],
+        "items": table["items"],
         "positive_pairs": table["positive_pairs"],
         "negative_pairs": table["negative_pairs"],
         "own_threshold": table["far_threshold"],
@@ -157,12 +175,9 @@ def summary(evaluation: Evaluation, stops: ThresholdStops) -> dict[str, list[flo
     }
 
 
-def utility_of_counts(accepted: Any, admitted: Any, friends: Any, strangers: Any, settings: Settings) -> Floats:
+def utility_of_counts(accepted: Any, admitted: Any, positives: Any, negatives: Any, settings: Settings) -> Floats:
     """Give the utility of accepted positive and negative pairs, of so many of each."""
-    sensitivity = accepted / friends
-    if settings.utility == "specificity_sensitivity":
-        return utility(1 - admitted / strangers, sensitivity, settings.c)
-    return utility(share(accepted, accepted + admitted), sensitivity, settings.c)
+    return utility(first_rate(settings.utility, accepted, admitted, negatives), accepted / positives, settings.c)
 
 
 def rounded(value: float | int) -> float | int | None:

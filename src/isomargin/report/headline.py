@@ -7,11 +7,12 @@ import numpy as np
 from isomargin.core.text import printable
 from isomargin.measure.comparison import Comparison
 from isomargin.measure.evaluation import Evaluation, OperatingPoint
+from isomargin.measure.scores.registry import find_score
 from isomargin.report.slider_stops import resolved
 from isomargin.thresholds.choose import class_utility
 
 MOST = 3  # runs that a line has room for
-NAMES = {"opis": "OPIS", "frr": "FRR", "recall@1": "recall@1"}
+NAMED = ("opis", "frr", "recall@1")  # the scores of a headline
 
 
 def target_point(evaluation: Evaluation) -> OperatingPoint:
@@ -28,7 +29,7 @@ def headline(evaluations: Mapping[str, Evaluation], comparison: Comparison | Non
     if comparison is not None:
         names = list(comparison.others)
         more = f" {len(names) - MOST} more runs are below." if len(names) > MOST else ""
-        return printable(" ".join(held_against(comparison, name) for name in names[:MOST])) + more
+        return printable(" ".join(compared_with(comparison, name) for name in names[:MOST])) + more
     if len(evaluations) > 1:
         shown = [f"{printable(name)}: OPIS {each.opis:.3g}" for name, each in list(evaluations.items())[: MOST + 1]]
         return "; ".join(shown) + "."
@@ -46,21 +47,22 @@ def of_one(evaluation: Evaluation) -> str:
     worst = int(np.nanargmin(class_utility(evaluation.counts, evaluation.settings, point)))
     return (
         f"At the one threshold for a FAR of {100 * point.far:.3g}% (distance {point.distance:.4f}), {which} accept "
-        f"{low_far:.2%} to {high_far:.2%} of strangers and reject {low_frr:.2%} to {high_frr:.2%} of friends; "
+        f"{low_far:.2%} to {high_far:.2%} of their negative pairs and reject {low_frr:.2%} to {high_frr:.2%} of their "
+        "positive pairs; "
         f"{printable(str(evaluation.names[worst]))} is served worst."
     )
 
 
-def held_against(comparison: Comparison, name: str) -> str:
+def compared_with(comparison: Comparison, name: str) -> str:
     """Say how a run differs from the first."""
-    rows = {row.score: row for row in comparison.others[name] if row.score in NAMES}
-    certain = [comparison.phrase(NAMES[score], row) for score, row in rows.items() if row.certain]
-    others = [NAMES[score] for score, row in rows.items() if not row.certain]
+    rows = {row.score: row for row in comparison.others[name] if row.score in NAMED}
+    certain = [comparison.phrase(find_score(score).title, row) for score, row in rows.items() if row.certain]
+    others = [find_score(score).title for score, row in rows.items() if not row.certain]
     if not certain:
         listed = " or ".join([", ".join(others[:-1]), others[-1]] if len(others) > 1 else others)
         return (
-            f"No certain difference between {name} and {comparison.first} in {listed} "
-            f"({comparison.confidence:.0%} intervals)."
+            f"{name} and {comparison.first} do not differ significantly in {listed} "
+            f"({comparison.confidence:.0%} confidence intervals)."
         )
-    rest = f"; {', '.join(others)} not distinguishable" if others else ""
-    return f"{name} held against {comparison.first}: {'; '.join(certain)}{rest}."
+    rest = f"; no significant difference in {', '.join(others)}" if others else ""
+    return f"{name} compared with {comparison.first}: {'; '.join(certain)}{rest}."

@@ -82,7 +82,7 @@ def check_evaluated(name: str, embeddings: EmbeddingSet, evaluation: Evaluation)
     if names.tolist() != evaluation.names.tolist() or sizes.tolist() != evaluation.sizes.tolist():
         raise InputError(
             f"{name}: the embeddings, {len(embeddings.labels):,} in {len(names):,} classes, are not those that were "
-            f"evaluated, {evaluation.images:,} in {evaluation.class_count:,} classes: evaluate them again"
+            f"evaluated, {evaluation.items:,} in {evaluation.class_count:,} classes: evaluate them again"
         )
 
 

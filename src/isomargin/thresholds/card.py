@@ -207,7 +207,7 @@ def make_card(
         target=choice.target,
         measured={
             "classes": evaluation.class_count,
-            "images": evaluation.images,
+            "images": evaluation.items,
             "positive_pairs": evaluation.positive_pairs,
             "negative_pairs": evaluation.negative_pairs,
             "pairs": evaluation.settings.pairs,

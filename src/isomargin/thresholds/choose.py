@@ -16,7 +16,7 @@ from isomargin.measure.evaluation import Evaluation, OperatingPoint
 from isomargin.measure.pairs.counts import PairCounts
 from isomargin.measure.pairs.distances import FARTHEST, BinnedDistances, Floats, ListedDistances
 from isomargin.measure.pairs.summary import ROUNDING, kept_pairs, pairs_at_far
-from isomargin.measure.scores.curves import share
+from isomargin.measure.scores.curves import first_rate, share
 from isomargin.measure.scores.utility import utility as utility_of
 from isomargin.measure.settings import Settings
 from isomargin.measure.statistics.intervals import Interval, rate_intervals
@@ -346,11 +346,8 @@ def class_utility(counts: PairCounts, settings: Settings, point: OperatingPoint)
     """(classes,) each class's utility at one threshold; NaN where a class lacks pairs of one kind."""
     known = ~(np.isnan(point.class_far) | np.isnan(point.class_frr))
     false_accepts, sensitivity = point.class_far[known], 1 - point.class_frr[known]
-    if settings.utility == "specificity_sensitivity":
-        first = 1 - false_accepts
-    else:
-        accepted = sensitivity * counts.positives.totals[known]
-        first = share(accepted, accepted + false_accepts * counts.negatives.totals[known])
+    positives, negatives = counts.positives.totals[known], counts.negatives.totals[known]
+    first = first_rate(settings.utility, sensitivity * positives, false_accepts * negatives, negatives)
     found = np.full(len(known), np.nan)
     found[known] = utility_of(first, sensitivity, settings.c)
     return found

@@ -137,7 +137,7 @@ def make_row(name: str, evaluation: Evaluation, reference: OperatingPoint) -> Tr
     return TransferRow(
         name=name,
         classes=evaluation.class_count,
-        images=evaluation.images,
+        images=evaluation.items,
         far=point.far,
         frr=point.frr,
         accuracy=accuracy(point),

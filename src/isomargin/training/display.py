@@ -8,6 +8,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from isomargin.measure.scores.registry import find_score
+
 _REFRESH = 0.5  # seconds between looks at the loss, which a GPU would have to be waited for
 
 
@@ -48,8 +50,9 @@ class Display:
     def evaluated(self, row: Mapping[str, Any]) -> None:
         """Print a line with the scores of an evaluation."""
         done = int(row["step"])
-        parts = [f"epoch {row['epoch']:6.2f}", f"loss {row['loss']:8.4f}", f"recall@1 {row['recall@1']:7.2%}"]
-        parts += [f"OPIS {row['opis']:.3e}", f"eps-OPIS {row['epsilon_opis']:.3e}"]
+        scores = [find_score(name) for name in ("recall@1", "opis", "epsilon_opis")]
+        parts = [f"epoch {row['epoch']:6.2f}", f"loss {row['loss']:8.4f}"]
+        parts += [f"{score.title} {score.text(row[score.name]):>9}" for score in scores]
         if done < self.steps:
             parts.append(self._left(done))
         self.say(f"{self.title}: " + "  ".join(parts))

@@ -27,6 +27,7 @@ from isomargin.data.feeding import training_batches
 from isomargin.losses import MetricLoss
 from isomargin.losses.gather import gather
 from isomargin.measure.evaluation import Evaluation
+from isomargin.measure.scores.registry import find_score
 from isomargin.models.embedder import Embedder
 from isomargin.training import setup
 from isomargin.training.checkpoint import find_checkpoints, read_checkpoint, write_checkpoint
@@ -49,8 +50,6 @@ from isomargin.training.state import Log, State, claim, on_cpu, restore, save
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-LOWER_IS_BETTER = ("opis", "epsilon_opis", "eer")
 
 
 def train(
@@ -240,7 +239,7 @@ def _take_note(
     state.history.append(row)
     state.sums, state.summed = {}, 0
     named = recipe.evaluation.best_by
-    score = row["step"] if named == "last" else -row[named] if named in LOWER_IS_BETTER else row[named]
+    score = row["step"] if named == "last" else -row[named] if find_score(named).lower_is_better else row[named]
     if isinstance(schedule, Plateau):
         schedule.see(row["recall@1"] if named == "last" else score)
     if score > state.best or not state.chosen:

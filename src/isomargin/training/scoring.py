@@ -14,6 +14,7 @@ from isomargin.data.images import ImageSet
 from isomargin.losses.gather import gather
 from isomargin.measure.evaluate import evaluate
 from isomargin.measure.evaluation import Evaluation
+from isomargin.measure.scores.registry import find_score
 from isomargin.models.embedder import Embedder
 from isomargin.training.embed import as_embedding_set, embed
 from isomargin.training.recipe import Recipe
@@ -23,7 +24,7 @@ from isomargin.training.setup import RecipeData
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-SCORES = ("map_at_r", "opis", "epsilon_opis", "mean_utility", "eer")
+SCORES = ("map_at_r", "opis", "epsilon_opis", "mean_utility", "eer")  # and recall@k; all are in the registry
 
 
 def evaluation_steps(recipe: Recipe, batches: int, steps: int) -> frozenset[int]:
@@ -44,7 +45,7 @@ def score(fabric: Fabric, embedder: Embedder, images: ImageSet, recipe: Recipe, 
     if fabric.global_rank == 0:
         evaluation = _evaluate(vectors, images.labels, recipe)
         scores = {f"recall@{k}": value for k, value in evaluation.recall_at_k.items()}
-        scores |= {name: getattr(evaluation, name) for name in SCORES}
+        scores |= {name: find_score(name).read(evaluation) for name in SCORES}
         scores |= {"target_distance": evaluation.target.distance, "target_frr": evaluation.target.frr}
     return fabric.broadcast(scores)
 

@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from isomargin.measure.scores.registry import find_score
 from isomargin.training.recipe import Recipe
 
 _ROUNDING = 1e-12  # a recall that is lower by the tolerance exactly is still within it
@@ -70,13 +71,15 @@ def tune_table(tuned: Tuned) -> RenderableType:
     """Give the runs with their scores, the picked one marked, and the notes."""
     table = Table(box=None, pad_edge=False)
     table.add_column("run", no_wrap=True)
-    for header in ("m⁺", "m⁻", "weight", "recall@1", "MAP@R", "OPIS", "ε-OPIS"):
+    shown = [find_score(name) for name in ("recall@1", "map_at_r", "opis", "epsilon_opis")]
+    for header in ("m⁺", "m⁻", "weight", *(score.title for score in shown)):
         table.add_column(header, justify="right", no_wrap=True)
     table.add_column("")
     for row in tuned.rows:
         settings = (row.positive_margin, row.negative_margin, row.weight)
         cells = ["" if each is None else f"{each:g}" for each in settings]
-        cells += [f"{row.recall_at_1:.2%}", f"{row.map_at_r:.2%}", f"{row.opis:.3e}", f"{row.epsilon_opis:.3e}"]
+        values = (row.recall_at_1, row.map_at_r, row.opis, row.epsilon_opis)
+        cells += [score.text(value) for score, value in zip(shown, values, strict=True)]
         style = "bold" if row.picked else "dim" if row.is_baseline else ""
         table.add_row(row.name, *cells, "← picked" if row.picked else "", style=style)
     title = Text("scores on the held-out classes", style="bold")

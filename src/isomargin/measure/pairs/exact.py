@@ -21,7 +21,7 @@ from isomargin.measure.pairs.distances import BinnedDistances, Floats, ListedDis
 from isomargin.measure.pairs.inputs import ClassSortedVectors
 from isomargin.measure.pairs.retrieval import QUANTUM, distances_from_similarity, rank_query
 from isomargin.measure.pairs.sampled import REPEATED, repeated_share
-from isomargin.measure.pairs.summary import Answers, check_range, kept_pairs, needed_pairs, pairs_at_far
+from isomargin.measure.pairs.summary import PairSummary, check_range, kept_pairs, needed_pairs, pairs_at_far
 from isomargin.measure.pairs.tiles import Progress, available_cores, number_of_bins
 from isomargin.measure.pairs.verification import crossing, listed_auc, listed_eer
 from isomargin.measure.settings import Settings
@@ -38,11 +38,11 @@ KEPT_DISTANCES = 1 << 25  # up to this many distances are kept from pass to pass
 
 
 class ExactResult(NamedTuple):
-    """Answers that are exact, and counts for later questions."""
+    """PairSummary that are exact, and counts for later questions."""
 
     counts: PairCounts
     ranks: RankCounts
-    answers: Answers
+    summary: PairSummary
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class ExactPass:
         return BinnedDistances(np.stack([each.negatives for each in classes]), self.reach, appearances=2)
 
     def first_pass(self) -> tuple[list[ClassResult], NDArray[np.int64]]:
-        """Each class's own answers, and (fine bins,) the pooled negatives in narrow bins."""
+        """What is known of each class, and (fine bins,) the pooled negatives in narrow bins."""
 
         def work(group: slice, distances: Floats) -> tuple[list[ClassResult], NDArray[np.int64]]:
             results = [self.study_class(i, block) for i, block in self.blocks(group, distances)]
@@ -291,7 +291,7 @@ class ExactPass:
         eer, at = crossing(far, frr)
         return eer, float(thresholds[at])
 
-    def third_pass(self, classes: list[ClassResult], positives: ListedDistances, quantiles: "Quantiles") -> Answers:
+    def third_pass(self, classes: list[ClassResult], positives: ListedDistances, quantiles: "Quantiles") -> PairSummary:
         """Count each class's negatives at the grid's distances and at the target's."""
         grid = np.linspace(quantiles.low, quantiles.high, self.settings.grid)
         at = np.append(grid, quantiles.target)
@@ -306,7 +306,7 @@ class ExactPass:
             return within
 
         negatives_within = np.concatenate(list(self.each_group(work)))
-        return Answers(
+        return PairSummary(
             calibration_range=(quantiles.low, quantiles.high),
             distances=grid,
             positives_within=positives.within(grid),
@@ -348,7 +348,7 @@ class Tally(NamedTuple):
 
 @dataclass(frozen=True)
 class Quantiles:
-    """Pooled answers of the second pass."""
+    """What the second pass finds for all classes together."""
 
     target: float
     low: float

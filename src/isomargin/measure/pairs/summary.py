@@ -1,7 +1,7 @@
-"""From counted pairs to the raw answers that every score is computed from: counts on the grid, distances at rates.
+"""From counted pairs to what every score is computed from: counts on the grid, distances at rates.
 
-``Answers`` is the seam between counting and scoring: it is filled from ``PairCounts`` here, at once, or by the exact
-passes of ``exact.py``. What the scores make of it is in ``curves.py`` and ``consistency.py``.
+``PairSummary`` is the seam between counting and scoring. It is filled from ``PairCounts`` here, or by the exact passes
+of ``exact.py``; ``scores/curves.py`` and ``scores/consistency.py`` turn it into scores.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ ROUNDING = 1e-9  # a rate times a number of pairs that should be whole may be of
 
 
 @dataclass(frozen=True)
-class Answers:
+class PairSummary:
     """What the pairs say about one choice of calibration range and targets.
 
     A class without a positive pair has counts of 0, and NaN for what needs one.
@@ -59,8 +59,8 @@ class Answers:
     """(classes,) area under the ROC curve of each class."""
 
 
-def answer(counts: PairCounts, settings: Settings) -> Answers:
-    """Answer from the counts: exactly where they are listed, to within a bin's interpolation where they are binned."""
+def summarize(counts: PairCounts, settings: Settings) -> PairSummary:
+    """Summarize the counts: exactly where they are listed, to within a bin's interpolation where they are binned."""
     positives, negatives = counts.positives, counts.negatives
     low, high = calibration_range(counts, settings)
     distances = np.linspace(low, high, settings.grid)
@@ -69,7 +69,7 @@ def answer(counts: PairCounts, settings: Settings) -> Answers:
     class_eer, class_auc = class_errors(counts)
     at = np.append(distances, target)
     positives_within, negatives_within = positives.within(at), negatives.within(at)
-    return Answers(
+    return PairSummary(
         calibration_range=(low, high),
         distances=distances,
         positives_within=positives_within[:, :-1],

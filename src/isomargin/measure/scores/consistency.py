@@ -61,6 +61,15 @@ def epsilon_groups(class_mean_utility: Floats, epsilon: float) -> tuple[NDArray[
     return ranked[:size], ranked[len(ranked) - size :]
 
 
+def epsilon_factor(form: EpsilonForm, c: float) -> float:
+    """Factor of a group's utility in epsilon-OPIS: 1, or 1/(1 + c²) for the form that the paper prints.
+
+    >>> epsilon_factor("f_score", 1.0), epsilon_factor("printed", 1.0)
+    (1.0, 0.5)
+    """
+    return 1.0 if form == "f_score" else 1 / (1 + c**2)
+
+
 def epsilon_opis(
     first_rate: Floats,
     second_rate: Floats,
@@ -93,8 +102,7 @@ def epsilon_opis(
     """
     worst, best = epsilon_groups(class_mean_utility, epsilon)
     low, high = (utility(first_rate[group].mean(axis=0), second_rate[group].mean(axis=0), c) for group in (worst, best))
-    factor = 1.0 if form == "f_score" else 1 / (1 + c**2)
-    return round_off(np.square(factor * (low - high)).mean())
+    return round_off(np.square(epsilon_factor(form, c) * (low - high)).mean())
 
 
 def relative_opis(opis_value: float, mean_utility: Floats) -> float:

@@ -5,14 +5,15 @@ Pure arithmetic on counts; what spread of these curves means is in ``consistency
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isomargin.measure.pairs.distances import Floats
-from isomargin.measure.pairs.summary import Answers
+from isomargin.measure.pairs.summary import PairSummary
 from isomargin.measure.scores.utility import utility
-from isomargin.measure.settings import Settings
+from isomargin.measure.settings import Settings, Utility
 
 
 @dataclass(frozen=True)
@@ -53,14 +54,29 @@ class Curves:
         return np.asarray(np.square(self.utility - self.mean_utility).mean(axis=1))
 
 
-def share(part: Floats, whole: Floats | NDArray[np.int64]) -> Floats:
+def share(part: Any, whole: Any) -> Floats:
     """Divide, 0 where there is nothing to divide by."""
     part = np.asarray(part, np.float64)
-    return np.divide(part, whole, out=np.zeros(part.shape), where=np.asarray(whole) > 0)
+    whole = np.asarray(whole, np.float64)
+    shape = np.broadcast_shapes(part.shape, whole.shape)
+    return np.asarray(np.divide(part, whole, out=np.zeros(shape), where=whole > 0))
+
+
+def first_rate(kind: Utility, positives_within: Any, negatives_within: Any, negatives: Any) -> Floats:
+    """Give the rate that the utility combines with sensitivity: specificity, or precision.
+
+    Of accepted positive pairs, accepted negative pairs, and all negative pairs; the shapes broadcast.
+
+    >>> first_rate("specificity_sensitivity", 6, 2, 8), first_rate("precision_recall", 6, 2, 8)
+    (array(0.75), array(0.75))
+    """
+    if kind == "specificity_sensitivity":
+        return np.asarray(1 - share(negatives_within, negatives))
+    return share(positives_within, np.asarray(positives_within, np.float64) + negatives_within)
 
 
 def make_curves(
-    answers: Answers,
+    summary: PairSummary,
     settings: Settings,
     positive_totals: NDArray[np.int64],  # (classes,)
     negative_totals: NDArray[np.int64],  # (classes,)
@@ -68,22 +84,21 @@ def make_curves(
 ) -> Curves:
     """Turn counts on the grid into rates and utility."""
     some = np.flatnonzero(positive_totals > 0)
-    positives, negatives = answers.positives_within[some], answers.negatives_within[some]
+    positives, negatives = summary.positives_within[some], summary.negatives_within[some]
     sensitivity = positives / positive_totals[some, None]
     specificity = 1 - negatives / negative_totals[some, None]
     precision = share(positives, positives + negatives)
-    pooled_sensitivity = answers.pooled_positives_within / positive_totals.sum()
-    pooled_far = answers.pooled_negatives_within / pooled_negatives
-    if settings.utility == "specificity_sensitivity":
-        curves = utility(specificity, sensitivity, settings.c)
-        pooled = utility(1 - pooled_far, pooled_sensitivity, settings.c)
-    else:
-        curves = utility(precision, sensitivity, settings.c)
-        accepted = answers.pooled_positives_within + answers.pooled_negatives_within
-        pooled = utility(share(answers.pooled_positives_within, accepted), pooled_sensitivity, settings.c)
+    pooled_sensitivity = summary.pooled_positives_within / positive_totals.sum()
+    pooled_far = summary.pooled_negatives_within / pooled_negatives
+    first = specificity if settings.utility == "specificity_sensitivity" else precision
+    pooled_first = first_rate(
+        settings.utility, summary.pooled_positives_within, summary.pooled_negatives_within, pooled_negatives
+    )
+    curves = utility(first, sensitivity, settings.c)
+    pooled = utility(pooled_first, pooled_sensitivity, settings.c)
     return Curves(
         classes=some,
-        distances=answers.distances,
+        distances=summary.distances,
         sensitivity=sensitivity,
         specificity=specificity,
         precision=precision,

@@ -13,6 +13,7 @@ import numpy as np
 from isomargin.core import checks
 from isomargin.core.errors import InputError
 from isomargin.measure.pairs.distances import Floats
+from isomargin.measure.scores.registry import find_score, scores_of
 from isomargin.measure.statistics.resampling import Resampler, draw_weights, leave_out_weights
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def intervals(
             # What interpolating between distances has changed, it has changed in the draws too.
             moved = drawn[name] - whole[name] + value
             number = chances(evaluation, name)
-            bounds[name] = interval(value, moved, left_out[name], confidence, bounded(name), number)
+            bounds[name] = interval(value, moved, left_out[name], confidence, find_score(name).bounds, number)
     far, frr = rate_intervals(evaluation, evaluation.target.distance, draws, confidence, seed)
     return bounds | {"far": far, "frr": frr}
 
@@ -94,7 +95,7 @@ def rate_intervals(
     drawn = resampler.rates_at(distance, draw_weights(evaluation.counts.positives.totals > 0, draws, seed))
     left_out = resampler.rates_at(distance, leave_out_weights(classes))
     far, frr = (
-        interval(value, drawn[i], left_out[i], confidence, bounded(name), chances(evaluation, name))
+        interval(value, drawn[i], left_out[i], confidence, find_score(name).bounds, chances(evaluation, name))
         for i, (name, value) in enumerate((("far", point.far), ("frr", point.frr)))
     )
     return far, frr
@@ -113,10 +114,8 @@ def check_classes(evaluation: "Evaluation") -> None:
 
 
 def score_values(evaluation: "Evaluation") -> dict[str, float]:
-    """Give the scores that are computed anew for each draw, by name."""
-    names = ("opis", "debiased_opis", "epsilon_opis", "relative_opis", "mean_utility", "eer", "r_precision", "map_at_r")
-    values = {name: float(getattr(evaluation, name)) for name in names}
-    values |= {f"recall@{k}": value for k, value in evaluation.recall_at_k.items()}
+    """Give the scores that are known, by name."""
+    values = {name: float(score.read(evaluation)) for name, score in scores_of(evaluation).items()}
     return {name: value for name, value in values.items() if not np.isnan(value)}
 
 
@@ -125,10 +124,8 @@ def chances(evaluation: "Evaluation", name: str) -> int | None:
 
     Two classes make a negative pair: of so many classes, half as many pairs have none in common.
     """
-    with_friends = int((evaluation.counts.positives.totals > 0).sum())
-    if name == "frr" or name in ("r_precision", "map_at_r") or name.startswith("recall@"):
-        return with_friends
-    return max(with_friends // 2, 1) if name in ("far", "eer") else None
+    classes = int((evaluation.counts.positives.totals > 0).sum())
+    return {None: None, "classes": classes, "pairs of classes": max(classes // 2, 1)}[find_score(name).events]
 
 
 def note_on_few_classes(evaluation: "Evaluation") -> tuple[str, ...]:
@@ -140,13 +137,6 @@ def note_on_few_classes(evaluation: "Evaluation") -> tuple[str, ...]:
         f"{classes} classes with positive pairs are few for intervals over classes: below {FEW_CLASSES}, a 95% "
         "interval holds the truth in some 80% to 90% of cases",
     )
-
-
-def bounded(name: str) -> tuple[float, float]:
-    """Between what a score lies by its nature."""
-    if name == "debiased_opis":
-        return -np.inf, np.inf
-    return (0.0, 1.0) if name != "relative_opis" else (0.0, np.inf)
 
 
 def interval(

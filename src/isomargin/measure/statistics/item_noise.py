@@ -34,7 +34,7 @@ ROWS = 512  # images whose similarities to the strangers are held at once
 
 
 @dataclass(frozen=True)
-class ImageNoise:
+class ItemNoise:
     """Variance of each class's rates over other images of the same class, at some distances."""
 
     classes: NDArray[np.int64]
@@ -94,7 +94,7 @@ def debiased_opis(evaluation: "Evaluation") -> float:
     Without bias but for the delta method's; it may come out below zero where there is little but noise. NaN where
     fewer than two classes are large enough, or nothing is known about their images.
     """
-    noise = evaluation.image_noise
+    noise = evaluation.item_noise
     if noise is None or len(noise.classes) < 2:
         return float("nan")
     curves = evaluation.curves
@@ -107,7 +107,7 @@ def debiased_opis(evaluation: "Evaluation") -> float:
 
 def opis_noise(evaluation: "Evaluation") -> float:
     """Give the part of OPIS that is the images' noise; the mean curve takes one of as many parts as classes away."""
-    noise = evaluation.image_noise
+    noise = evaluation.item_noise
     if noise is None or len(noise.classes) < 2:
         return float("nan")
     mean = noise.of_utility(evaluation.curves.distances, evaluation).mean()
@@ -116,7 +116,7 @@ def opis_noise(evaluation: "Evaluation") -> float:
 
 def notes_on_noise(evaluation: "Evaluation") -> tuple[str, ...]:
     """Say so where classes have too few images for OPIS to mean much, with the number that would do."""
-    noise, classes = evaluation.image_noise, len(evaluation.curves.classes)
+    noise, classes = evaluation.item_noise, len(evaluation.curves.classes)
     known = 0 if noise is None else len(noise.classes)
     if noise is None or known < 2 or 2 * known < classes:
         return (
@@ -140,9 +140,9 @@ def notes_on_noise(evaluation: "Evaluation") -> tuple[str, ...]:
 # ----- looking at the images
 
 
-def measure_image_noise(
+def measure_item_noise(
     data: ClassSortedVectors, negatives: ClassDistances, threads: int | None = None
-) -> ImageNoise | None:
+) -> ItemNoise | None:
     """Estimate the noise of the classes' rates; None where fewer than two classes have four images."""
     classes = np.flatnonzero(data.sizes >= FEWEST)
     if len(classes) < 2:
@@ -162,7 +162,7 @@ def measure_image_noise(
         halves = [sampled[::2], sampled[1::2]]
     friends, false_accepts = count_levels(data, rows, taken, halves, distances, threads)
     estimates = estimate(friends, false_accepts, taken, data.sizes[classes])
-    return ImageNoise(classes, distances, *(each.astype(np.float32) for each in estimates))
+    return ItemNoise(classes, distances, *(each.astype(np.float32) for each in estimates))
 
 
 def draw_lots(vectors: NDArray[Any]) -> NDArray[np.uint64]:

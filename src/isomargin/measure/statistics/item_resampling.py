@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from isomargin.core.errors import InputError
 from isomargin.measure.pairs.distances import Floats
 from isomargin.measure.pairs.inputs import ClassSortedVectors, sort_by_class
-from isomargin.measure.scores.consistency import epsilon_groups
-from isomargin.measure.scores.curves import share
+from isomargin.measure.scores.consistency import epsilon_factor, epsilon_groups
+from isomargin.measure.scores.curves import first_rate, share
+from isomargin.measure.scores.registry import find_score
 from isomargin.measure.scores.utility import utility
-from isomargin.measure.statistics.intervals import Interval, bounded, check_draws, score_values
+from isomargin.measure.statistics.intervals import Interval, check_draws, score_values
 
 if TYPE_CHECKING:
     from isomargin.measure.evaluation import Evaluation
@@ -24,7 +25,7 @@ TILE = 1024  # images whose similarities to as many others are held at once
 AT_ONCE = 1 << 24  # numbers of the drawn curves that are held
 
 
-def image_intervals(
+def item_intervals(
     evaluation: "Evaluation",
     embeddings: Any,
     labels: Any,
@@ -44,7 +45,7 @@ def image_intervals(
     >>> generator = np.random.default_rng(0)
     >>> labels = np.repeat(np.arange(30), 8)
     >>> vectors = generator.normal(size=(30, 16))[labels] + 0.8 * generator.normal(size=(240, 16))
-    >>> bounds = image_intervals(im.evaluate(vectors, labels), vectors, labels)
+    >>> bounds = item_intervals(im.evaluate(vectors, labels), vectors, labels)
     >>> bounds["opis"].low < bounds["opis"].value < bounds["opis"].high
     True
     """
@@ -52,7 +53,7 @@ def image_intervals(
     data = sort_by_class(embeddings, labels)
     if not np.array_equal(data.names, evaluation.names) or not np.array_equal(data.sizes, evaluation.sizes):
         raise InputError("the embeddings are not those that were evaluated: their classes or sizes differ")
-    values = score_values(evaluation) | {"far": evaluation.target.far, "frr": evaluation.target.frr}
+    values = score_values(evaluation)
     drawn = draw_scores(evaluation, data, draws, np.random.default_rng(seed))
     if "debiased_opis" in values:
         drawn["debiased_opis"] = drawn["opis"]
@@ -60,7 +61,7 @@ def image_intervals(
     found = {}
     for name, scores in drawn.items():
         low, high = values[name] + np.quantile(scores - scores.mean(), tails)
-        least, most = bounded(name)
+        least, most = find_score(name).bounds
         found[name] = Interval(values[name], max(float(low), least), min(float(high), most), confidence)
     return found
 
@@ -70,7 +71,7 @@ def draw_scores(
 ) -> dict[str, Floats]:
     """(draws,) by name: the scores of images drawn anew within their classes."""
     levels = np.append(evaluation.curves.distances, evaluation.target.distance)
-    friends, strangers = image_rates(data, levels)
+    friends, strangers = item_rates(data, levels)
     step = max(1, AT_ONCE // (len(data.sizes) * len(levels)))
     parts = []
     for first in range(0, draws, step):
@@ -78,7 +79,7 @@ def draw_scores(
         shape = (number, len(data.sizes), len(levels))
         sensitivity, far = np.empty(shape, np.float32), np.empty(shape, np.float32)
         for i, (start, end) in enumerate(zip(data.starts, data.ends, strict=True)):
-            weights = draw_images(generator, number, int(end - start))
+            weights = draw_items(generator, number, int(end - start))
             mean = friends[start:end].mean(axis=0)
             sensitivity[:, i] = np.clip(mean + 2 * (weights @ friends[start:end] - mean), 0.0, 1.0)
             far[:, i] = weights @ strangers[start:end]
@@ -86,7 +87,7 @@ def draw_scores(
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def draw_images(generator: np.random.Generator, draws: int, images: int) -> NDArray[np.float32]:
+def draw_items(generator: np.random.Generator, draws: int, images: int) -> NDArray[np.float32]:
     """(draws, images) share of each image among as many drawn with replacement."""
     chosen = generator.integers(0, images, (draws, images)) + images * np.arange(draws)[:, None]
     counts = np.bincount(chosen.ravel(), minlength=draws * images).reshape(draws, images)
@@ -106,11 +107,8 @@ def scores_of(
         "frr": 1 - (sensitivity[:, :, -1] @ positives) / positives.sum(),
     }
     second, accepted = sensitivity[:, some, :-1].astype(float), far[:, some, :-1].astype(float)
-    if settings.utility == "specificity_sensitivity":
-        first = 1 - accepted
-    else:
-        right = second * positives[some, None].astype(float)
-        first = share(right, right + accepted * negatives[some, None])
+    totals = negatives[some, None]
+    first = first_rate(settings.utility, second * positives[some, None], accepted * totals, totals)
     curves = utility(first, second, settings.c)
     middle = curves.mean(axis=1, keepdims=True)
     if settings.mean_curve == "pooled":
@@ -118,7 +116,7 @@ def scores_of(
     scores["opis"] = np.square(curves - middle).mean(axis=(1, 2))
     scores["mean_utility"] = curves.mean(axis=(1, 2))
     groups = np.empty(len(curves))
-    factor = 1.0 if settings.epsilon_form == "f_score" else 1 / (1 + settings.c**2)
+    factor = epsilon_factor(settings.epsilon_form, settings.c)
     for i, means in enumerate(curves.mean(axis=2)):
         worst, best = (
             utility(first[i, each].mean(axis=0), second[i, each].mean(axis=0), settings.c)
@@ -141,7 +139,7 @@ def recall(evaluation: "Evaluation", draws: int, generator: np.random.Generator)
     }
 
 
-def image_rates(data: ClassSortedVectors, distances: Floats) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def item_rates(data: ClassSortedVectors, distances: Floats) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """(n, levels) the share of each image's friends, and of its strangers, at most so far from it."""
     from isomargin.measure.pairs.kernels import count_levels
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isomargin.measure.pairs.distances import Floats
-from isomargin.measure.scores.consistency import group_size
-from isomargin.measure.scores.curves import share
+from isomargin.measure.scores.consistency import epsilon_factor, group_size
+from isomargin.measure.scores.curves import first_rate, share
 from isomargin.measure.scores.utility import utility
 
 if TYPE_CHECKING:
@@ -111,9 +111,9 @@ class Resampler:
         """(curves, fine) the two rates of the utility, of the classes that have a curve."""
         some, counts = self.evaluation.curves.classes, self.evaluation.counts
         sensitivity = self.positives[some] / counts.positives.totals[some, None]
-        if self.evaluation.settings.utility == "precision_recall":
-            return share(self.positives[some], self.positives[some] + self.negatives[some]), sensitivity
-        return 1 - share(self.negatives[some], counts.negatives.totals[some, None]), sensitivity
+        totals = counts.negatives.totals[some, None]
+        kind = self.evaluation.settings.utility
+        return first_rate(kind, self.positives[some], self.negatives[some], totals), sensitivity
 
     @cached_property
     def utility(self) -> Floats:
@@ -151,7 +151,7 @@ class Resampler:
             "relative_opis": share(opis, np.square(1 - whole).mean(axis=1)),
             "mean_utility": (mean + grid.at(middle[None])).mean(axis=1),
         }
-        if self.evaluation.image_noise is not None:
+        if self.evaluation.item_noise is not None:
             scores["debiased_opis"] = self.debiased_opis(weights, grid, pooled_curve)
         return scores
 
@@ -160,15 +160,15 @@ class Resampler:
 
         Deviations are from the draw's (draws, fine) pooled curve where it is given, else from its classes' mean.
         """
-        image_noise = self.evaluation.image_noise
-        assert image_noise is not None
-        large = np.isin(self.evaluation.curves.classes, image_noise.classes)
-        drawn = weights[:, image_noise.classes]
+        item_noise = self.evaluation.item_noise
+        assert item_noise is not None
+        large = np.isin(self.evaluation.curves.classes, item_noise.classes)
+        drawn = weights[:, item_noise.classes]
         number = np.maximum(drawn.sum(axis=1, keepdims=True), 1)
         middle = self.utility[large].mean(axis=0)
         deviations = self.utility[large] - middle
         mean, square = (grid.at((drawn / number) @ each) for each in (deviations, np.square(deviations)))
-        noise = grid.at((drawn / number) @ image_noise.of_utility(self.distances, self.evaluation))
+        noise = grid.at((drawn / number) @ item_noise.of_utility(self.distances, self.evaluation))
         repeated = np.square(drawn / number).sum(axis=1, keepdims=True)  # the noise's part in the draw's mean curve
         middle_of_draw = mean if pooled_curve is None else grid.at(pooled_curve - middle)
         variance = square - 2 * middle_of_draw * mean + np.square(middle_of_draw)
@@ -187,7 +187,7 @@ class Resampler:
             used = np.flatnonzero(taken.any(axis=0))
             first, second = (grid.at(taken[:, used] @ each[order[used]]) / share_of_group for each in self.rates)
             groups.append(utility(first, second, settings.c))
-        factor = 1.0 if settings.epsilon_form == "f_score" else 1 / (1 + settings.c**2)
+        factor = epsilon_factor(settings.epsilon_form, settings.c)
         return np.asarray(np.square(factor * (groups[0] - groups[1])).mean(axis=1))
 
     def ranges(self, far: Floats, frr: Floats) -> tuple[Floats, Floats]:
@@ -270,10 +270,9 @@ class Resampler:
     def pooled_utility(self, far: Floats, frr: Floats) -> Floats:
         """(draws, m) utility of the pooled rates."""
         settings, counts = self.evaluation.settings, self.evaluation.counts
-        if settings.utility == "specificity_sensitivity":
-            return utility(1 - far, 1 - frr, settings.c)
-        friends = (1 - frr) * counts.positives.pooled_total
-        return utility(share(friends, friends + far * counts.negatives.pooled_total), 1 - frr, settings.c)
+        positives, negatives = counts.positives.pooled_total, counts.negatives.pooled_total
+        first = first_rate(settings.utility, (1 - frr) * positives, far * negatives, negatives)
+        return utility(first, 1 - frr, settings.c)
 
     # ----- retrieval
 

@@ -2,7 +2,7 @@
 
 const COLUMNS = [
   { key: "class", title: "class", hint: "Its label", text: (value) => value },
-  { key: "images", title: "images", hint: "Its number of images", text: whole },
+  { key: "items", title: "items", hint: "Number of items in the class", text: whole },
   { key: "far", title: "FAR", hint: "Share of strangers accepted at the threshold above", text: percent, live: true },
   { key: "frr", title: "FRR", hint: "Share of friends rejected at the threshold above", text: percent, live: true },
   { key: "utility", title: "utility", hint: "At the threshold above", text: thousandths, live: true },
@@ -16,7 +16,7 @@ function columnsOf(run) {
   const columns = COLUMNS.filter(({ key, live }) => key === "class" || live || key in run.columns).map((column) =>
     column.key === "own_threshold" ? { ...column, title: `d for FAR ${roundPercent(run.settings.target_far)}` } : column);
   const recall = Object.keys(run.columns).find((key) => key.startsWith("recall@")); // of the fewest neighbours
-  return recall ? [...columns, { key: recall, title: recall, hint: "Of this class's images", text: percent }] : columns;
+  return recall ? [...columns, { key: recall, title: recall, hint: "Of this class's items", text: percent }] : columns;
 }
 
 function valueOf(run, key, which) {

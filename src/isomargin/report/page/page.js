@@ -1,23 +1,19 @@
 // Puts the page together and listens.
 
+// What a score is called, means and which direction is better comes from Python's registry of scores.
+const scoreTile = (score, value) => ({ score, ...contents.scores[score], value, text: contents.scores[score].rate ? percent : number });
+
 const TILES = [
-  { score: "recall@1", title: "recall@1", hint: "Share of images whose nearest other is of their class", value: (run) => run.scores.recall_at_k["1"], text: percent, points: true },
-  { score: "opis", title: "OPIS", hint: "Variance over classes of utility in the calibration range; lower is better", value: (run) => run.scores.opis, text: number, relative: true },
-  { score: "debiased_opis", title: "OPIS without noise", hint: "OPIS without what the noise of few images a class adds", value: (run) => run.scores.debiased_opis, text: number, relative: true },
-  { score: "epsilon_opis", title: "ε-OPIS", hint: "Squared utility gap of the best and the worst share of the classes; lower is better", value: (run) => run.scores.epsilon_opis, text: number, relative: true },
-  { score: "frr", title: "FRR at the target FAR", hint: "Share of friends rejected at each run's own threshold for the target FAR; lower is better", value: (run) => run.target.frr, text: percent, points: true },
-  { score: "calibration_range", title: "calibration range", hint: "Distances between which inconsistency is measured" },
+  scoreTile("recall@1", (run) => run.scores["recall@1"]),
+  scoreTile("opis", (run) => run.scores.opis),
+  scoreTile("debiased_opis", (run) => run.scores.debiased_opis),
+  scoreTile("epsilon_opis", (run) => run.scores.epsilon_opis),
+  scoreTile("frr", (run) => run.target.frr),
+  { score: "calibration_range", title: "calibration range", meaning: "Distances between which inconsistency is measured" },
   { score: "classes", title: "classes", value: (run) => run.scores.classes, text: whole },
-  { score: "images", title: "images", value: (run) => run.scores.images, text: whole },
-  { score: "pairs", title: "pairs", hint: "Positive and negative pairs that were looked at", value: (run) => run.scores.positive_pairs + run.scores.negative_pairs, text: whole },
+  { score: "items", title: "items", value: (run) => run.scores.items, text: whole },
+  { score: "pairs", title: "pairs", meaning: "Positive and negative pairs that were compared", value: (run) => run.scores.positive_pairs + run.scores.negative_pairs, text: whole },
 ];
-
-function tileTitle({ score, title }) {
-  const of = (name) => [...new Set(runs.map((run) => roundPercent(run.settings[name])))].join(", ");
-  return { epsilon_opis: `${of("epsilon")}-OPIS`, frr: `FRR at FAR ${of("target_far")}` }[score] ?? title;
-}
-
-const BETTER = { "recall@1": "higher is better", opis: "lower is better", debiased_opis: "lower is better", epsilon_opis: "lower is better", frr: "lower is better" };
 
 function tileRow(tile, run) {
   const row = element("div", "", { class: "of-run" });
@@ -43,7 +39,7 @@ function tileRow(tile, run) {
 function differenceOf(tile, run, value) {
   const first = tile.value(runs[0]);
   const found = element("span", "", { class: "difference", "data-run": run.index });
-  if (!known(value) || !known(first) || (!contents.alike && BETTER[tile.score])) return found;
+  if (!known(value) || !known(first) || (!contents.alike && tile.direction)) return found;
   found.dataset.value = value - first;
   const sameRate = tile.score !== "frr" || (runs[0].intervals.frr && run.intervals.frr);
   const compared = sameRate ? contents.comparison?.[run.index - 1][tile.score] : undefined;
@@ -52,7 +48,7 @@ function differenceOf(tile, run, value) {
   if (tile.relative && first > 0) {
     found.textContent = share(value / first - 1);
     if (compared?.change) found.textContent += ` (${share(compared.change.low)} to ${share(compared.change.high)})`;
-  } else if (tile.points) {
+  } else if (tile.rate) {
     found.textContent = `${points(value - first)} points`;
     if (compared) found.textContent += ` (${points(compared.difference.low)} to ${points(compared.difference.high)})`;
   } else if (value !== first) found.textContent = signed(whole(value - first));
@@ -63,9 +59,9 @@ function differenceOf(tile, run, value) {
 
 function showTiles() {
   const tiles = TILES.filter((tile) => !tile.value || runs.some((run) => known(tile.value(run)))).map((tile) => {
-    const made = element("div", "", { class: tile.text === whole ? "tile counted" : "tile", "data-score": tile.score, title: tile.hint ?? "" });
-    const heading = element("h2", tileTitle(tile));
-    if (BETTER[tile.score]) heading.append(element("span", `, ${BETTER[tile.score]}`, { class: "better-is" }));
+    const made = element("div", "", { class: tile.text === whole ? "tile counted" : "tile", "data-score": tile.score, title: tile.meaning ?? "" });
+    const heading = element("h2", tile.title);
+    if (tile.direction) heading.append(element("span", `, ${tile.direction}`, { class: "better-is" }));
     made.append(heading, ...runs.map((run) => tileRow(tile, run)));
     return made;
   });

@@ -1,4 +1,4 @@
-"""From a run's folder, or that of a search, to what figures take. Evaluations are opened by whoever has the paths."""
+"""What figures are drawn from besides evaluations and embeddings: trained models, metrics, and searches of margins."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from isomargin.figures.error_against_opis import TrainedModel
 if TYPE_CHECKING:
     import pandas
 
-    from isomargin.io.embedding_set import EmbeddingSet
     from isomargin.training.recipe import Recipe
     from isomargin.training.tuned import TunedRun
 
@@ -108,17 +107,3 @@ def _tuned_run(row: Mapping[str, str]) -> TunedRun:
     scores = ("recall_at_1", "opis", "epsilon_opis", "map_at_r")
     known: dict[str, Any] = {**numbers, **{name: math.nan for name in scores if numbers[name] is None}}
     return TunedRun(name=row["name"], picked=row["picked"] == "True", **known)
-
-
-def read_embeddings(path: Path, embeddings_key: str = "embeddings", labels_key: str = "labels") -> EmbeddingSet:
-    """Read the embeddings of a run's folder, or a file of them."""
-    from isomargin.io.embedding_set import EmbeddingSet
-    from isomargin.training.run_folder import RunFolder
-
-    if path.is_dir():
-        if not RunFolder(path).embeddings.is_file():
-            raise InputError(f"{path} is a folder without an embeddings.npz: give a finished run, or a file")
-        path = RunFolder(path).embeddings
-    if path.suffix == ".json":
-        raise InputError(f"{path} holds no embeddings, which this figure shows: give a run's folder, or their file")
-    return EmbeddingSet.load(path, embeddings_key=embeddings_key, labels_key=labels_key)

@@ -1,0 +1,69 @@
+"""The table of classes: what one threshold does to each, and which classes it serves worst."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from isomargin.core.errors import InputError
+from isomargin.measure.pairs.distances import Floats
+
+if TYPE_CHECKING:
+    import pandas
+
+    from isomargin.measure.evaluation import Evaluation
+
+WORST_IS_LOWEST = {"mean_utility": True, "opis_contribution": False, "far": False, "frr": False, "eer": False}
+
+
+def class_table(evaluation: "Evaluation") -> "pandas.DataFrame":
+    """Give one row per class.
+
+    Columns: ``class``, ``items``, ``positive_pairs``, ``negative_pairs``; ``far`` and ``frr`` at the pooled threshold
+    for the target FAR; ``far_threshold`` and ``frr_threshold``, which the class itself would need for the target FAR
+    and the target FRR; ``mean_utility`` over the calibration range; ``opis_contribution``, which sums to OPIS; ``eer``,
+    ``auc``; ``recall@k`` for each k, ``r_precision``, ``map_at_r``. NaN where a class has no positive pair.
+    """
+    import pandas
+
+    curves, ranks, summary = evaluation.curves, evaluation.ranks, evaluation.summary
+
+    def of_curves(values: Floats) -> Floats:
+        by_class = np.full(evaluation.class_count, np.nan)
+        by_class[curves.classes] = values
+        return by_class
+
+    queries = np.where(ranks.queries > 0, ranks.queries, np.nan)
+    columns: dict[str, Any] = {
+        "class": evaluation.names,
+        "items": evaluation.sizes,
+        "positive_pairs": evaluation.counts.positives.totals,
+        "negative_pairs": evaluation.counts.negatives.totals,
+        "far": evaluation.target.class_far,
+        "frr": evaluation.target.class_frr,
+        "far_threshold": summary.class_far_distance,
+        "frr_threshold": summary.class_frr_distance,
+        "mean_utility": of_curves(curves.class_mean_utility),
+        "opis_contribution": of_curves(curves.squared_deviations / len(curves.classes)),
+        "eer": summary.class_eer,
+        "auc": summary.class_auc,
+    }
+    for k, hits in zip(ranks.k, ranks.hits.T, strict=True):
+        columns[f"recall@{k}"] = hits / queries
+    if ranks.r_precision is not None and ranks.average_precision is not None:
+        columns["r_precision"] = ranks.r_precision / queries
+        columns["map_at_r"] = ranks.average_precision / queries
+    return pandas.DataFrame(columns)
+
+
+def worst_rows(table: "pandas.DataFrame", number: int, by: str) -> "pandas.DataFrame":
+    """Give the worst rows of a table of classes, the worst first."""
+    check_worst_by(by)
+    if not (isinstance(number, int) and number >= 0):
+        raise InputError(f"number is {number!r}: a whole number of classes is needed")
+    return table.dropna(subset=[by]).sort_values(by, ascending=WORST_IS_LOWEST[by], kind="stable").head(number)
+
+
+def check_worst_by(by: str) -> None:
+    """Refuse a column that says nothing about how bad a class is."""
+    if by not in WORST_IS_LOWEST:
+        raise InputError(f"worst by {by!r} is not possible: choose from {', '.join(WORST_IS_LOWEST)}")
