@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 
 import isomargin as im
-from isomargin.core.errors import AstrayError
+from isomargin.core.errors import DivergedError
 
 
 def drawn(seed, spread):
@@ -40,7 +40,7 @@ class Trainer:
     def __call__(self, recipe, folder, resume=False, quiet=False, check_images=True):
         self.trained.append(folder)
         if self.astray(recipe):
-            raise AstrayError("the loss is nan by step 3")
+            raise DivergedError("the loss is nan by step 3")
         folder.mkdir(parents=True, exist_ok=True)
         recipe.save(folder / "recipe.yaml")
         evaluated(recipe.seed, spread_of(recipe)).save(folder / "evaluation.json")

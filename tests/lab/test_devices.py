@@ -8,7 +8,7 @@ import pytest
 from pretended_training import Trainer
 
 import isomargin as im
-from isomargin.core.errors import AstrayError
+from isomargin.core.errors import DivergedError
 from isomargin.lab import devices
 from isomargin.lab.devices import train_on_devices
 from isomargin.lab.jobs import locked
@@ -36,7 +36,7 @@ def test_two_processes_train_a_run_that_this_one_has_locked(recipe, tmp_path):
 @pytest.mark.parametrize(
     ("raised", "code"),
     [
-        (AstrayError("the loss is nan"), 1),
+        (DivergedError("the loss is nan"), 1),
         (im.InputError("2 images cannot be read", ["a.png", "b.png"]), 1),
         (KeyboardInterrupt("stopped after step 3"), 0),
         (None, 0),

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import isomargin as im
-from isomargin.core.errors import AstrayError, InputError
+from isomargin.core.errors import DivergedError, InputError
 from isomargin.data.registry import load_data
 from isomargin.models import Embedder, make_model
 from isomargin.training import loop
@@ -155,7 +155,7 @@ def test_a_warm_up_needs_a_head(tmp_path):
 def test_a_model_that_has_collapsed_is_told_as_such(tmp_path, monkeypatch):
     same = torch.nn.functional.normalize(torch.ones(1, 16))
     monkeypatch.setattr(Embedder, "forward", lambda self, images: same.expand(len(images), 16) + 0 * self.linear.bias)
-    with pytest.raises(AstrayError, match="have collapsed"):
+    with pytest.raises(DivergedError, match="have collapsed"):
         run(tmp_path / "run")
 
 

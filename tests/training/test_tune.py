@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from isomargin.core.errors import AstrayError, InputError
+from isomargin.core.errors import DivergedError, InputError
 from isomargin.measure.evaluation import Evaluation
 from isomargin.training import loop, setup
 from isomargin.training.recipe import load_recipe, read_recipe
@@ -300,7 +300,7 @@ def test_maps_are_drawn_with_runs_that_have_no_scores(tmp_path):
 def test_a_run_that_goes_astray_has_no_scores_and_the_search_goes_on(tmp_path):
     def train(recipe, folder, **options):
         if recipe.loss.regularizer and recipe.loss.regularizer["negative_margin"] == 0.3:
-            raise AstrayError("the loss is nan")
+            raise DivergedError("the loss is nan")
         return loop.train(recipe, folder, **options)
 
     said = []

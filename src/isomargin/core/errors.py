@@ -21,5 +21,5 @@ class InputError(ValueError):
 InputError.__module__ = "isomargin"  # its public home, which tracebacks show
 
 
-class AstrayError(InputError):
-    """Training that leads nowhere: a loss that is no number, embeddings that are all the same."""
+class DivergedError(InputError):
+    """Training that cannot go on: the loss is NaN or infinite, or all embeddings have collapsed to one point."""

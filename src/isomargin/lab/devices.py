@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from isomargin.core.errors import AstrayError, InputError
+from isomargin.core.errors import DivergedError, InputError
 from isomargin.lab.results import write_json
 from isomargin.training import loop
 from isomargin.training.devices import first_process, interruptions
@@ -70,7 +70,7 @@ def raise_again(stopped: dict[str, Any]) -> None:
     """Raise what has stopped a task."""
     if stopped["kind"] == "interrupted":
         raise KeyboardInterrupt(stopped["sentence"])
-    kind = AstrayError if stopped["kind"] == "astray" else InputError
+    kind = DivergedError if stopped["kind"] == "astray" else InputError
     raise kind(stopped["sentence"], stopped["details"])
 
 
@@ -80,7 +80,7 @@ def do_task(task: Path) -> int:
     try:
         loop.train(load_recipe(task / RECIPE), options.pop("folder"), **options)
     except InputError as error:
-        kind = "astray" if isinstance(error, AstrayError) else "refused"
+        kind = "astray" if isinstance(error, DivergedError) else "refused"
         if first_process():
             write_json(task / STOPPED, {"kind": kind, "sentence": str(error), "details": list(error.details)})
         return 1

@@ -21,7 +21,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Generic, TypeVar
 
-from isomargin.core.errors import AstrayError, InputError
+from isomargin.core.errors import DivergedError, InputError
 from isomargin.lab.plan import PlannedRun
 from isomargin.lab.results import without_nan, write_json
 from isomargin.training.checkpoint import find_checkpoints
@@ -122,7 +122,7 @@ def go_on(recipe: Recipe, run: RunFolder, train: Train) -> Trained:
     begin = time.monotonic()
     try:
         train(recipe, run.path, resume=True)
-    except AstrayError as error:
+    except DivergedError as error:
         write_astray(recipe, error, run.path / ASTRAY)
         return Trained(None, str(error))
     finally:
@@ -147,7 +147,7 @@ def astray_before(recipe: Recipe, note: Path) -> str | None:
     return str(content["sentence"]) if same else None
 
 
-def write_astray(recipe: Recipe, error: AstrayError, note: Path) -> None:
+def write_astray(recipe: Recipe, error: DivergedError, note: Path) -> None:
     """Keep why training by a recipe has no scores: with the same settings it would go astray again."""
     note.parent.mkdir(parents=True, exist_ok=True)
     write_json(note, {"sentence": str(error), "settings": settings_of(recipe)})

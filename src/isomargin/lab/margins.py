@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from isomargin.core.errors import AstrayError, InputError
+from isomargin.core.errors import DivergedError, InputError
 from isomargin.lab.experiment import Margins
 from isomargin.lab.jobs import (
     Busy,
@@ -152,9 +152,9 @@ def train_point(train: Train, astray: set[str], recipe: Recipe, folder: Path, **
     try:
         sentence = astray_before(recipe, note)
         if sentence is not None:
-            raise AstrayError(sentence)
+            raise DivergedError(sentence)
         train(recipe, folder, **options)
-    except AstrayError as error:
+    except DivergedError as error:
         astray.add(folder.name)
         write_astray(recipe, error, note)
         raise

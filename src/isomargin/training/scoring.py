@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from isomargin.core.errors import AstrayError, InputError
+from isomargin.core.errors import DivergedError, InputError
 from isomargin.data.images import ImageSet
 from isomargin.losses.gather import gather
 from isomargin.measure.evaluate import evaluate
@@ -58,7 +58,7 @@ def _evaluate(vectors: NDArray[np.float32], labels: NDArray[Any], recipe: Recipe
             warnings.simplefilter("ignore", UserWarning)
             return evaluate(vectors, labels, far=far, target_far=far[0], progress=None)
     except InputError as error:  # the labels and the rates were checked before training began
-        raise AstrayError(
+        raise DivergedError(
             f"the model cannot be evaluated ({error}): its embeddings have collapsed, lower optimizer.learning_rate or "
             "the regularizer's weight"
         ) from error

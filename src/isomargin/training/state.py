@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from isomargin.core.errors import AstrayError, InputError
+from isomargin.core.errors import DivergedError, InputError
 from isomargin.losses import MetricLoss
 from isomargin.models.embedder import Embedder
 from isomargin.training.checkpoint import load_checkpoint, save_checkpoint
@@ -47,9 +47,9 @@ class State:
         """Give the means since the last evaluation; raise where the loss is no number any more."""
         means = {name: float(total) / self.summed for name, total in self.sums.items()}
         if not math.isfinite(means.get("loss", 0.0)):
-            raise AstrayError(
-                f"the loss is {means['loss']} by step {self.step}: training has gone astray, lower "
-                "optimizer.learning_rate or set optimizer.clip_norm; the last checkpoint is from before"
+            raise DivergedError(
+                f"the loss is {means['loss']} by step {self.step}: training diverged, lower optimizer.learning_rate or "
+                "set optimizer.clip_norm; the last checkpoint was written before that"
             )
         return means
 
@@ -88,7 +88,7 @@ def save(
     data: str,
 ) -> None:
     """Write a checkpoint, with what tells the data, then metrics.csv, which follows from it."""
-    state.means()  # nothing that is astray is kept
+    state.means()  # a run that diverged keeps its last good checkpoint
     if fabric.global_rank == 0:
         content = {
             "model": on_cpu(embedder.state_dict()),

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from isomargin.core import checks
-from isomargin.core.errors import AstrayError, InputError
+from isomargin.core.errors import DivergedError, InputError
 from isomargin.losses.registry import make_loss
 from isomargin.measure.evaluation import Evaluation
 from isomargin.training import loop, setup
@@ -86,7 +86,7 @@ def tune(
         try:
             _run(own, folder / point.name, train, {**options, "check_images": check_images and number == 0})
             rows.append(_scores(point, Evaluation.load(RunFolder(folder / point.name).evaluation)))
-        except AstrayError as error:
+        except DivergedError as error:
             report(f"note: {point.name} has no scores, {error}")
             rows.append(_scores(point, None))
     chosen = pick(rows, tolerance)
@@ -230,7 +230,7 @@ def _run(recipe: Recipe, path: Path, train: Callable[..., object], options: dict
 
 
 def _scores(point: _Point, evaluation: Evaluation | None) -> TunedRun:
-    """Give a run's scores; NaN for one that went astray."""
+    """Give a run's scores; NaN for one that diverged."""
     settings = point.regularizer or {}
     return TunedRun(
         point.name,
