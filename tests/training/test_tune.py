@@ -5,7 +5,6 @@ import math
 from dataclasses import replace
 
 import pytest
-from PIL import Image
 from rich.console import Console
 
 from isomargin.core.errors import DivergedError, InputError
@@ -14,7 +13,7 @@ from isomargin.training import loop, setup
 from isomargin.training.recipe import load_recipe, read_recipe
 from isomargin.training.run_folder import RunFolder
 from isomargin.training.tune import pick, tune
-from isomargin.training.tuned import Tuned, TunedRun, draw, tune_table
+from isomargin.training.tuned import Tuned, TunedRun, tune_table
 
 RECIPE = {
     "name": "small",
@@ -82,8 +81,6 @@ def test_every_pair_is_a_run_and_the_files_are_written(searched):
     assert [each["name"] for each in rows] == names
     assert [each["picked"] for each in rows].count("True") == 1
     assert [float(each["opis"]) for each in rows] == [each.opis for each in tuned.rows]
-    with Image.open(folder / "tune.png") as image:
-        assert min(image.size) > 200
     assert not list(folder.glob(".tmp*"))
 
 
@@ -288,13 +285,6 @@ def test_the_table_has_every_run_and_the_notes():
     assert [line.split()[0] for line in lines[2:5]] == ["baseline", "0.9-0.5", "0.9-0.4"]
     assert [line.rstrip().endswith("← picked") for line in lines[2:5]] == [False, True, False]
     assert lines[-1].strip() == "note: mind this"
-
-
-def test_maps_are_drawn_with_runs_that_have_no_scores(tmp_path):
-    rows = [row("a", opis=float("nan"), recall=float("nan")), row("b", negative_margin=0.4, picked=True)]
-    draw(rows, tmp_path / "tune.png", 0.01)
-    with Image.open(tmp_path / "tune.png") as image:
-        assert image.format == "PNG"
 
 
 def test_a_run_that_goes_astray_has_no_scores_and_the_search_goes_on(tmp_path):

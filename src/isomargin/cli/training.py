@@ -133,6 +133,7 @@ def tune(
     Picks the lowest OPIS among the runs whose recall@1 is within the tolerance of the best, and writes a recipe with
     these margins. The test classes are not looked at. The same command again goes on where it stopped.
     """
+    from isomargin.figures import margins_grid, save
     from isomargin.training.recipe import load_recipe
     from isomargin.training.tune import tune as search
     from isomargin.training.tuned import tune_table
@@ -156,6 +157,8 @@ def tune(
             workers=workers,
             check_images=check_images,
         )
+    with writing(folder):
+        save(margins_grid(tuned.rows, tolerance), folder / "tune.png")
     print_renderable(tune_table(tuned))
     print(f"\nwritten to {folder}: tune.csv, tune.png, and tuned.yaml with the picked margins", file=sys.stderr)
 

@@ -1,6 +1,6 @@
 """The paper's search for the margins: train by each pair of a grid, compare on held-out training classes, pick one.
 
-    folder/ baseline/  0.9-0.5/  0.9-0.4/  …  tune.csv  tune.png  tuned.yaml
+    folder/ baseline/  0.9-0.5/  0.9-0.4/  …  tune.csv  tuned.yaml
 
 Every pair is a run of its own, so that a search that was stopped goes on where it was. The test classes are not looked
 at: `tuned.yaml`, the recipe with the picked margins, is what to train and test by afterwards.
@@ -27,7 +27,7 @@ from isomargin.training.checkpoint import find_checkpoints
 from isomargin.training.recipe import Recipe
 from isomargin.training.run_folder import RunFolder, write_metrics
 from isomargin.training.state import claim
-from isomargin.training.tuned import Tuned, TunedRun, draw, has_scores, recall_floor
+from isomargin.training.tuned import Tuned, TunedRun, has_scores, recall_floor
 
 BASELINE = "baseline"
 
@@ -94,7 +94,6 @@ def tune(
     regularizer = next(point.regularizer for point in points if point.name == chosen.name)
     tuned = Tuned(tuple(rows), _with_regularizer(recipe, regularizer), (*notes, *_comparison(rows)))
     write_metrics(folder / "tune.csv", [asdict(row) for row in rows])
-    draw(rows, folder / "tune.png", tolerance)
     tuned.recipe.save(folder / "tuned.yaml")
     return tuned
 

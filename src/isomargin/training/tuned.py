@@ -1,11 +1,10 @@
-"""What a search for margins has found, and how it is shown: a table, and heat maps."""
+"""What a search for margins found, and its table; the command draws the heat maps (`figures/margins_grid.py`)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -84,11 +83,3 @@ def tune_table(tuned: Tuned) -> RenderableType:
         table.add_row(row.name, *cells, "← picked" if row.picked else "", style=style)
     title = Text("scores on the held-out classes", style="bold")
     return Group(title, table, *(Text(f"note: {note}") for note in tuned.notes))
-
-
-def draw(rows: Sequence[TunedRun], path: Path, tolerance: float) -> None:
-    """Draw OPIS and recall@1 over the margins to a file."""
-    # A layer that comes after this one: imported here, so that training does not wait for matplotlib.
-    from isomargin.figures import margins_grid, save
-
-    save(margins_grid(rows, tolerance), path)
