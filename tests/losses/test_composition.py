@@ -7,6 +7,7 @@ from pytorch_metric_learning import losses as library
 from isomargin.core.errors import InputError
 from isomargin.losses import (
     ClassAlignmentLoss,
+    CrossBatchMemory,
     ProxyAnchorLoss,
     RecallAtKLoss,
     RoadmapLoss,
@@ -178,7 +179,7 @@ def test_parts_and_weights_must_fit(weights):
 
 
 def test_a_part_that_takes_no_references_says_so(batch):
-    memory = library.CrossBatchMemory(TCMLoss(), embedding_size=6)
+    memory = CrossBatchMemory(TCMLoss(), embedding_size=6)
     with pytest.raises(ValueError, match="CrossBatchMemory takes no ref_emb"):
         (SmoothAPLoss() + memory)(*batch, ref_emb=batch[0], ref_labels=batch[1])
 

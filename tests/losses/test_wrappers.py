@@ -12,9 +12,11 @@ from isomargin.losses import (
     CalibrationLoss,
     ClassAlignmentLoss,
     ContrastiveLoss,
+    CrossBatchMemory,
     MetricLoss,
     RecallAtKLoss,
     RoadmapLoss,
+    SelfSupervisedLoss,
     SmoothAPLoss,
     SupAPLoss,
     TCMLoss,
@@ -44,7 +46,7 @@ def make_batch(seed, rows=12):
 
 @pytest.mark.parametrize("make", [*OF_PAIRS, lambda: SmoothAPLoss() + TCMLoss()])
 def test_cross_batch_memory_compares_with_earlier_batches_without_the_row_itself(make):
-    memory = library.CrossBatchMemory(make(), embedding_size=6, memory_size=30)
+    memory = CrossBatchMemory(make(), embedding_size=6, memory_size=30)
     first, first_labels = make_batch(1)
     second, second_labels = make_batch(2)
     memory(first, first_labels)
@@ -70,7 +72,7 @@ def test_distributed_and_self_supervised_wrappers_and_lists_of_losses_take_them(
     assert library.MultipleLosses([make(), make()], weights=[1, 2])(embeddings, labels) == 3 * expected
     views = embeddings.detach() + 0.01
     doubled = torch.cat([embeddings, views]), torch.arange(12).repeat(2)
-    assert library.SelfSupervisedLoss(make())(embeddings, views) == make()(*doubled)
+    assert SelfSupervisedLoss(make())(embeddings, views) == make()(*doubled)
 
 
 def test_a_miner_chooses_the_pairs():
@@ -157,10 +159,12 @@ def test_wrappers_take_ones_own_loss_but_none_with_proxies():
         def compute(self, batch):
             return batch.vectors.sum(), {}
 
-    library.CrossBatchMemory(Own(), embedding_size=6)
-    for refused in (ArcFaceLoss(4, 6), library.ArcFaceLoss(4, 6)):
-        with pytest.raises(Exception, match="not supported"):
-            library.CrossBatchMemory(refused, embedding_size=6)
+    CrossBatchMemory(Own(), embedding_size=6)
+    with pytest.raises(ValueError, match="ArcFaceLoss compares them with its proxies"):
+        CrossBatchMemory(ArcFaceLoss(4, 6), embedding_size=6)
+    with pytest.raises(Exception, match="not supported for ArcFaceLoss"):
+        CrossBatchMemory(library.ArcFaceLoss(4, 6), embedding_size=6)
+    assert CrossBatchMemory(library.TripletMarginLoss(), embedding_size=6).embedding_size == 6
 
 
 def test_what_was_kept_for_the_way_back_is_let_go_after_it():

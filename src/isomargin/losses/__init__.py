@@ -34,18 +34,21 @@ from isomargin.losses.sup_ap import SupAPLoss
 from isomargin.losses.tcm import TCMLoss
 from isomargin.losses.threshold_penalty import ThresholdPenaltyLoss
 from isomargin.losses.triplet import TripletLoss
+from isomargin.losses.wrappers import CrossBatchMemory, SelfSupervisedLoss
 
 __all__ = [
     "ArcFaceLoss",
     "CalibrationLoss",
     "ClassAlignmentLoss",
     "ContrastiveLoss",
+    "CrossBatchMemory",
     "MetricLoss",
     "ProxyAnchorLoss",
     "ProxyNCALoss",
     "ProxyNCAPlusPlusLoss",
     "RecallAtKLoss",
     "RoadmapLoss",
+    "SelfSupervisedLoss",
     "SmoothAPLoss",
     "SoftTripleLoss",
     "SubCenterArcFaceLoss",

@@ -6,7 +6,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 import torch
-from pytorch_metric_learning.losses import BaseMetricLossFunction, CrossBatchMemory, SelfSupervisedLoss
+from pytorch_metric_learning.losses import BaseMetricLossFunction
 from torch import Tensor
 
 from isomargin.core import checks
@@ -19,24 +19,13 @@ if TYPE_CHECKING:
 
 Records = dict[str, Tensor]
 
-_ADMITTED: list[str] = []  # class names, for wrappers of pytorch-metric-learning that go by a list of them
-
-
-def _admit(wrapper: Any) -> None:
-    """Let a wrapper take the classes derived from `MetricLoss`, those still to come included."""
-    listed = wrapper.supported_losses()
-    wrapper.supported_losses = staticmethod(lambda: [*listed, *_ADMITTED])
-
-
-_admit(CrossBatchMemory)
-_admit(SelfSupervisedLoss)
-
 
 class MetricLoss(BaseMetricLossFunction):  # type: ignore[misc]
     """A loss of embeddings (n, d) and labels (n,), called as pytorch-metric-learning calls its own.
 
     It derives from that library's base class only to be recognised by its wrappers and trainers; distances and reducers
-    of that library play no part. `a + 0.5 * b` makes a loss of two.
+    of that library play no part. Two of its wrappers go by class names: `isomargin.losses` has them for these losses.
+    `a + 0.5 * b` makes a loss of two.
 
     Parameters
     ----------
@@ -69,11 +58,6 @@ class MetricLoss(BaseMetricLossFunction):  # type: ignore[misc]
         self.collect_stats = False
         self.check_finite = checks.truth(check_finite, "check_finite")
         self.values = {}
-
-    def __init_subclass__(cls, **keywords: Any) -> None:
-        super().__init_subclass__(**keywords)
-        if cls.takes_references:
-            _ADMITTED.append(cls.__name__)
 
     def forward(
         self,
