@@ -67,7 +67,7 @@ class MetricLoss(BaseMetricLossFunction):  # type: ignore[misc]
         ref_emb: Tensor | None = None,
         ref_labels: Tensor | None = None,
     ) -> Tensor:
-        """Return the loss, a scalar.
+        """Return the loss, a scalar; NaN where embeddings or references hold NaN or infinity.
 
         Parameters
         ----------
@@ -80,6 +80,7 @@ class MetricLoss(BaseMetricLossFunction):  # type: ignore[misc]
         batch = read_batch(embeddings, labels, indices_tuple, ref_emb, ref_labels, self.check_finite)
         with torch.autocast(batch.embeddings.device.type, enabled=False):
             value, records = self.compute(batch)
+            value = value + batch.zero_or_nan.to(value)
         self.values = {"loss": value.detach(), **records}
         return value
 

@@ -51,6 +51,15 @@ class Batch:
             chosen = (chosen[0], chosen[1], chosen[0], chosen[2])
         return Pairs.of(self.labels, self.reference_labels, chosen)
 
+    @cached_property
+    def zero_or_nan(self) -> Tensor:
+        """0 if all embeddings and references are finite, else NaN (a scalar).
+
+        Added to a loss it shows bad input: a comparison with NaN is false, so losses of hard pairs find none there.
+        """
+        sums = [(rows.detach() * 0).sum() for rows in (self.embeddings, self.references) if rows is not None]
+        return torch.stack(sums).sum()
+
     def weighted(self, weights: Tensor) -> Batch:
         """Return the same batch with these weights (n,), multiplied with those there are."""
         return replace(self, weights=weights if self.weights is None else self.weights * weights)

@@ -80,6 +80,7 @@ class WeightedSum(MetricLoss):
                 if id(part) not in results:
                     results[id(part)] = compute_any(part, batch)
                 value, told = results[id(part)]
+            value = value + batch.zero_or_nan.to(value)
             values.append(value)
             kept[name] = value.detach()
             kept.update({f"{name}.{what}": each for what, each in told.items()})
