@@ -47,6 +47,9 @@ class MetricLoss(BaseMetricLossFunction):  # type: ignore[misc]
     weighs_samples = False
     """Whether the loss is a mean over embeddings of a loss of each, which `Batch.weights` can weigh."""
 
+    needs_positive_pairs = False
+    """Whether a batch without positive pairs, one item per class, teaches it nothing."""
+
     takes_references = True
     """Whether `ref_emb` and `indices_tuple` mean something to it."""
 
@@ -127,6 +130,8 @@ class MetricLoss(BaseMetricLossFunction):  # type: ignore[misc]
 
 class PairLoss(MetricLoss):
     """A loss that is a function of the pairs' cosine similarities; several share one pass over them (`_engine.py`)."""
+
+    needs_positive_pairs = True
 
     def compute(self, batch: Batch) -> tuple[Tensor, Records]:
         """Compute this loss alone."""

@@ -47,6 +47,7 @@ class WeightedSum(MetricLoss):
         if not parts or len(parts) != len(weights) or len(parts) != len(shares):
             raise InputError(f"{len(parts)} losses came with {len(weights)} weights: one weight a loss is needed")
         self.parts = torch.nn.ModuleList(parts)
+        self.needs_positive_pairs = all(getattr(part, "needs_positive_pairs", False) for part in parts)
         self.weights = [checks.at_least_zero(weight, "weight") for weight in weights]
         self.shares = [None if each is None else checks.at_least_zero(each, "share") for each in shares]
         self.names = _distinct([getattr(part, "name", type(part).__name__) for part in parts])

@@ -51,6 +51,7 @@ class TCMLoss(MarginLoss):
         super().__init__(positive_margin, negative_margin, "violating", check_finite)
         self.positive_weight = checks.at_least_zero(positive_weight, "positive_weight")
         self.negative_weight = checks.at_least_zero(negative_weight, "negative_weight")
+        self.needs_positive_pairs = self.positive_weight > 0
         self.hard_only = checks.truth(hard_only, "hard_only")
 
     def records(self, pairs: Pairs, state: Sides) -> Records:

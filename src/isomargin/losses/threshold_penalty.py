@@ -68,6 +68,7 @@ class ThresholdPenaltyLoss(MetricLoss):
         base = make_loss(base)
         super().__init__(check_finite or base.check_finite)
         self.base = base
+        self.needs_positive_pairs = base.needs_positive_pairs
         if not self.base.weighs_samples:
             raise InputError(
                 f"base is {type(self.base).__name__}, which with these settings is no mean over samples: "

@@ -119,7 +119,7 @@ def train(
     due = evaluation_steps(recipe, batches, steps)
     warm_up = round(recipe.schedule.warm_up_epochs * batches)
 
-    state, notes = State(), [*data.notes, *_choice_note(recipe)]
+    state, notes = State(), [*data.notes, *setup.check_positive_pairs(recipe, loss), *_choice_note(recipe)]
     if resume:
         notes += restore(run, state, embedder, loss, optimizer, schedule, data.digest)
     if first:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from isomargin.data.feeding import Augmentation, check_augmentation
 from isomargin.data.images import DataSplit, ImageSet, find_bad_images, without_bad
 from isomargin.data.registry import load_data
 from isomargin.data.sampler import ClassBatchSampler
-from isomargin.losses import MetricLoss
+from isomargin.losses import MetricLoss, WeightedSum
 from isomargin.losses.registry import loss_settings, make_loss
 from isomargin.measure.evaluate import check_labels
 from isomargin.models.embedder import Embedder, make_model
@@ -156,6 +156,24 @@ def check_warm_up(recipe: Recipe, model: Embedder) -> None:
         raise InputError("warm_up_epochs is set, and the model has no head that could train meanwhile: set dimensions")
 
 
+def check_positive_pairs(recipe: Recipe, loss: MetricLoss) -> list[str]:
+    """Refuse batches of one item per class for a loss that learns from positive pairs.
+
+    Where only a part of the loss does, such as a regularizer beside a proxy loss, return a note.
+    """
+    parts: Sequence[Any] = loss.leaves() if isinstance(loss, WeightedSum) else [loss]
+    lacking = [part.name for part in parts if getattr(part, "needs_positive_pairs", False)]
+    if recipe.batch.images_per_class > 1 or not lacking:
+        return []
+    sentence = (
+        f"batch.images_per_class is 1, so no batch holds a positive pair, and {' and '.join(lacking)} "
+        f"{'learns' if len(lacking) == 1 else 'learn'} from such pairs"
+    )
+    if loss.needs_positive_pairs:
+        raise InputError(f"{sentence}: set it to 2 or more, or take a proxy loss")
+    return [f"{sentence}; the other parts of the loss train without them"]
+
+
 def make_optimizer(recipe: Recipe, model: Embedder, loss: MetricLoss) -> torch.optim.Optimizer:
     """Make the recipe's optimiser of the model and of the loss's own parameters."""
     settings = recipe.optimizer
@@ -269,6 +287,7 @@ def plan(recipe: Recipe) -> Plan:
         model = make_recipe_model(recipe, data.train, load_weights=False)
     check_warm_up(recipe, model)
     loss = make_recipe_loss(recipe, len(data.train.class_names), model.dimensions)
+    notes = (*data.notes, *check_positive_pairs(recipe, loss))
     make_optimizer(recipe, model, loss)
     make_schedule(recipe)
     make_augmentation(recipe, data.train)
@@ -276,7 +295,7 @@ def plan(recipe: Recipe) -> Plan:
     trained = [each.numel() for each in (*model.parameters(), *loss.parameters()) if each.requires_grad]
     size = model.input_statistics.size
     steps = count_steps(recipe, batches)
-    return Plan(data.train, data.unseen, data.test, batches, steps, sum(trained), model.dimensions, size, data.notes)
+    return Plan(data.train, data.unseen, data.test, batches, steps, sum(trained), model.dimensions, size, notes)
 
 
 def count_steps(recipe: Recipe, batches_an_epoch: int) -> int:
