@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from isomargin.core import checks
 from isomargin.core.errors import InputError
@@ -154,6 +154,7 @@ class Recipe(_Section):
     """
 
     name: str
+    """Also that of the run's folder, `runs/NAME`."""
     data: dict[str, Any]
     """`name`, and settings of `load_data`."""
     model: dict[str, Any]
@@ -170,6 +171,15 @@ class Recipe(_Section):
     """Of lightning-fabric; bfloat16 on a CPU needs one that has it."""
     epochs: Positive = 10.0
     seed: Annotated[int, Field(ge=0, strict=True)] = 0
+
+    @field_validator("name")
+    @classmethod
+    def _name_within_runs(cls, name: str) -> str:
+        ways = (PurePosixPath(name), PureWindowsPath(name))
+        leaves = any(way.anchor or not way.parts or ".." in way.parts for way in ways)
+        if leaves or not name.isprintable() or name != name.strip():
+            raise ValueError(f"name is {name!r}: a name inside runs/ is needed, such as mine or birds/mine")
+        return name
 
     @model_validator(mode="after")
     def _precision_of_chunks(self) -> Self:
