@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+_LONGEST = 2000  # characters of a sentence; a value that is shown in it may be of any size
+
 
 class InputError(ValueError):
     """Input that cannot be used; its text is one sentence for the person who gave it.
@@ -14,6 +16,8 @@ class InputError(ValueError):
     """
 
     def __init__(self, sentence: str, details: Sequence[str] = ()) -> None:
+        if len(sentence) > _LONGEST:  # its beginning says what is wrong, its end how to fix it
+            sentence = f"{sentence[: _LONGEST // 2]} … {sentence[-_LONGEST // 2 :]}"
         super().__init__(sentence)
         self.details = tuple(details)
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from isomargin.core import checks
 from isomargin.core.errors import InputError
-from isomargin.training.recipe import YamlLoader
+from isomargin.training.yaml_text import YamlLoader
 
 FOLDER = Path(__file__).parent
 Scale = Literal["small", "paper", "toy"]

@@ -7,7 +7,6 @@ the others are checked here. `load_recipe` reads a file and takes changes from a
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Annotated, Any, Literal, Self
@@ -18,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from isomargin.core import checks
 from isomargin.core.errors import InputError
 from isomargin.core.files import atomic_write, check_file, reading
+from isomargin.training.yaml_text import YamlDumper, parse_yaml
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -190,27 +190,13 @@ class Recipe(_Section):
     def to_yaml(self) -> str:
         """Write it out in full, defaults too."""
         content = self.model_dump(mode="json")
-        text: str = yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+        text: str = yaml.dump(content, Dumper=YamlDumper, sort_keys=False, allow_unicode=True, width=110)
         return text
 
     def save(self, path: Path) -> None:
         """Write it to a file, whole or not at all."""
         with atomic_write(path) as temporary:
             temporary.write_text(self.to_yaml(), encoding="utf-8")
-
-
-class YamlLoader(yaml.SafeLoader):
-    """YAML 1.2's numbers: 1e-4 is one, as everywhere else; in PyYAML it is text."""
-
-
-class _Dumper(yaml.SafeDumper):
-    """Text that the loader would take for a number is put in quotes."""
-
-
-for _class in (YamlLoader, _Dumper):
-    _class.add_implicit_resolver(
-        "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
-    )
 
 
 def shipped_recipes() -> dict[str, Path]:
@@ -279,7 +265,7 @@ def _read_yaml(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Read a recipe's settings, with those of the recipe it extends."""
     check_file(path)
     with reading(path):
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=YamlLoader)
+        content = parse_yaml(path.read_text(encoding="utf-8"), str(path))
     if not isinstance(content, dict):
         raise InputError(f"{path} holds {type(content).__name__}: a recipe is settings by name, see recipes/")
     if "extends" not in content:
@@ -320,7 +306,7 @@ def _change(content: dict[str, Any], change: str) -> None:
             raise InputError(f"{change!r}: {name} is {below!r} and has no settings below it")
         place = below
     try:
-        place[last] = yaml.load(text, Loader=YamlLoader)
+        place[last] = parse_yaml(text, repr(path))
     except yaml.YAMLError as error:
         raise InputError(f"{change!r}: {text!r} is no value in YAML") from error
 
