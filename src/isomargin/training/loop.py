@@ -30,7 +30,7 @@ from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.scores.registry import find_score
 from isomargin.models.embedder import Embedder
 from isomargin.training import setup
-from isomargin.training.checkpoint import find_checkpoints, read_checkpoint, write_checkpoint
+from isomargin.training.checkpoint import find_checkpoints, load_model, write_checkpoint
 from isomargin.training.devices import (
     any_process,
     first_process,
@@ -183,7 +183,7 @@ def train(
             display.close()
             log.close()
     if state.chosen != state.step:
-        embedder.load_state_dict(read_checkpoint(run.model)["model"])
+        load_model(run.model, embedder)
     return finish(fabric, run, embedder, data, recipe, workers)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from isomargin.core.errors import InputError
 from isomargin.models.embedder import Embedder, make_model
-from isomargin.training.checkpoint import read_checkpoint
+from isomargin.training.checkpoint import load_model
 from isomargin.training.recipe import Recipe, load_recipe
 from isomargin.training.run_folder import RunFolder
 
@@ -26,5 +26,5 @@ def open_run(folder: str | os.PathLike[str]) -> tuple[Recipe, Embedder]:
     if not run.model.is_file():
         raise InputError(f"{folder} has no model yet: let it train on, with `isomargin train {folder} --resume`")
     model = make_model(recipe.model, load_weights=False)
-    model.load_state_dict(read_checkpoint(run.model)["model"])
+    load_model(run.model, model)
     return recipe, model.eval()

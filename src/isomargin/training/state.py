@@ -12,13 +12,24 @@ from torch import Tensor
 from isomargin.core.errors import DivergedError, InputError
 from isomargin.losses import MetricLoss
 from isomargin.models.embedder import Embedder
-from isomargin.training.checkpoint import load_checkpoint, save_checkpoint
+from isomargin.training.checkpoint import Content, checkpoint_path, fitting, load_checkpoint, save_checkpoint
 from isomargin.training.recipe import Recipe, load_recipe
 from isomargin.training.run_folder import RunFolder, write_metrics
 from isomargin.training.schedule import Plateau
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+
+CONTENT: Content = {
+    **dict.fromkeys(("model", "loss", "optimizer", "schedule", "sums"), dict),
+    "summed": int,
+    "history": list,
+    "best": (int, float),
+    "chosen": int,
+    "data": str,
+}
+"""What a checkpoint holds."""
 
 
 @dataclass
@@ -110,22 +121,23 @@ def restore(
     run: RunFolder, state: State, embedder: Embedder, loss: MetricLoss, optimizer: Any, schedule: Any, data: str
 ) -> list[str]:
     """Go back to the last whole checkpoint; return what was wrong with newer ones."""
-    state.step, content, notes = load_checkpoint(run.checkpoints)
+    state.step, content, notes = load_checkpoint(run.checkpoints, CONTENT)
     if content["data"] != data:
         raise InputError(
             f"the images or classes are not those that {run.path} was begun with: bring them back, or start a new run"
         )
-    embedder.load_state_dict(content["model"])
-    loss.load_state_dict(content["loss"])
-    optimizer.load_state_dict(content["optimizer"])
-    if isinstance(schedule, Plateau):
-        schedule.load_state_dict(content["schedule"])
     device = next(embedder.parameters()).device
-    state.sums = {
-        name: torch.tensor(value, dtype=torch.float64, device=device) for name, value in content["sums"].items()
-    }
-    state.summed, state.history = content["summed"], content["history"]
-    state.best, state.chosen = content["best"], content["chosen"]
+    with fitting(checkpoint_path(run.checkpoints, state.step)):
+        embedder.load_state_dict(content["model"])
+        loss.load_state_dict(content["loss"])
+        optimizer.load_state_dict(content["optimizer"])
+        if isinstance(schedule, Plateau):
+            schedule.load_state_dict(content["schedule"])
+        state.sums = {
+            name: torch.tensor(value, dtype=torch.float64, device=device) for name, value in content["sums"].items()
+        }
+        state.history = [dict(row) for row in content["history"]]
+    state.summed, state.best, state.chosen = content["summed"], content["best"], content["chosen"]
     return [f"{note}; the one of step {state.step} is used" for note in notes]
 
 
