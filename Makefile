@@ -15,7 +15,7 @@ test: $(VENV)/.installed-dev
 # Every experiment of the lab, end to end, on data small enough for a minute: that each still runs, not what comes out.
 reproduce-smoke: $(VENV)/.installed
 	rm -rf runs/smoke
-	$(BIN)/isomargin reproduce all --scale toy --output runs/smoke --results runs/smoke/results
+	$(BIN)/python -m lab all --scale toy --output runs/smoke --results runs/smoke/results
 
 # The report is tested in a browser; without one those tests are skipped and say so.
 browser:

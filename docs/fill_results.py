@@ -22,11 +22,14 @@ how many cases measurably. A loss that several of the experiments have in a sett
 
 import csv
 import re
+import sys
 from pathlib import Path
 
-from isomargin.lab.tables import THOUSANDTHS, unit
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the lab is not installed
 
-ROOT = Path(__file__).parent.parent
+from lab.tables import THOUSANDTHS, unit
+
+ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "docs" / "results.md", ROOT / "README.md")
 TABLE = re.compile(r"<!-- table: (?P<name>\S+) (?P<settings>[^>]*?) -->\n(?P<old>.*?)<!-- end -->", re.S)
 Cases = dict[tuple[str, str], dict[str, dict[str, str]]]

@@ -1,11 +1,12 @@
 """A lab of the tests' own: experiments on the toy's patterns."""
 
+import sys
 from contextlib import contextmanager
 
 import pytest
 import yaml
 
-from isomargin.lab import experiment
+from lab import cli, experiment
 
 SETTINGS = {
     "settings": {
@@ -48,6 +49,21 @@ def lab(folder):
         experiment.load_settings.cache_clear()
         yield add
     experiment.load_settings.cache_clear()
+
+
+@pytest.fixture
+def run_lab(monkeypatch, capsys):
+    """Run `python -m lab` in this process; give its exit code, standard output and standard error."""
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["lab", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        written = capsys.readouterr()
+        return ended.value.code or 0, written.out, written.err
+
+    return call
 
 
 @pytest.fixture

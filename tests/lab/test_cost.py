@@ -5,14 +5,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from isomargin.lab import cost
-from isomargin.lab.cost import Cost, Measured, Trainee, as_cost, cost_outcome
-from isomargin.lab.experiment import Experiment
-from isomargin.lab.plan import PlannedRun, planned_runs
-from isomargin.lab.toy import write_toy_data
 from isomargin.training.loop import train
 from isomargin.training.recipe import ScheduleRecipe
 from isomargin.training.run import open_run
+from lab import cost
+from lab.cost import Cost, Measured, Trainee, as_cost, cost_outcome
+from lab.experiment import Experiment
+from lab.plan import PlannedRun, planned_runs
+from lab.toy import write_toy_data
 
 
 @pytest.mark.parametrize("chunk", [None, 5])

@@ -9,13 +9,13 @@ from pretended_training import Trainer
 
 import isomargin as im
 from isomargin.core.errors import DivergedError
-from isomargin.lab import devices
-from isomargin.lab.devices import train_on_devices
-from isomargin.lab.jobs import locked
-from isomargin.lab.plan import planned_runs
-from isomargin.lab.reproduce import reproduce
-from isomargin.lab.toy import write_toy_data
 from isomargin.training.recipe import load_recipe
+from lab import devices
+from lab.devices import train_on_devices
+from lab.jobs import locked
+from lab.plan import planned_runs
+from lab.reproduce import reproduce
+from lab.toy import write_toy_data
 
 
 @pytest.fixture

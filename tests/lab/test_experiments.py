@@ -9,11 +9,11 @@ import pytest
 
 import isomargin as im
 from isomargin.figures.registry import find_figure
-from isomargin.lab.experiment import Choice, Experiment, Plan, Setting, experiment_names, load_experiment, load_settings
-from isomargin.lab.plan import changes_of, combinations, find_settings, planned_runs
-from isomargin.lab.tables import TITLES
 from isomargin.training.recipe import load_recipe
 from isomargin.training.setup import make_recipe_loss
+from lab.experiment import Choice, Experiment, Plan, Setting, experiment_names, load_experiment, load_settings
+from lab.plan import changes_of, combinations, find_settings, planned_runs
+from lab.tables import TITLES
 
 DATA = {setting.data: Path("somewhere") for setting in load_settings()[0].values() if setting.data}
 ALL = [(name, scale) for name in experiment_names() for scale in load_experiment(name).plans]

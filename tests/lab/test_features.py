@@ -7,9 +7,9 @@ import pytest
 from PIL import Image
 
 import isomargin as im
-from isomargin.lab import features
-from isomargin.lab.experiment import Setting
-from isomargin.lab.features import make_features
+from lab import features
+from lab.experiment import Setting
+from lab.features import make_features
 
 
 @pytest.fixture

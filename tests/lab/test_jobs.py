@@ -16,8 +16,8 @@ from pretended_training import note_process
 
 import isomargin as im
 from isomargin.core import checks
-from isomargin.lab.jobs import Busy, Task, do_all, locked, threads, train_all
-from isomargin.lab.plan import planned_runs
+from lab.jobs import Busy, Task, do_all, locked, threads, train_all
+from lab.plan import planned_runs
 
 
 def test_each_process_has_its_share_of_the_cores_and_leaves_this_one_as_it_was(monkeypatch):
@@ -38,7 +38,7 @@ def test_there_is_a_thread_for_each_process_at_least(monkeypatch):
 
 PARENT = """
 import os, time
-from isomargin.lab.jobs import processes
+from lab.jobs import processes
 
 if __name__ == "__main__":
     with processes(1, 1) as pool:
@@ -58,7 +58,9 @@ def alive(process):
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to look whether a process is there")
 def test_processes_end_with_the_one_that_began_them(tmp_path):
     (tmp_path / "parent.py").write_text(PARENT)
-    with subprocess.Popen([sys.executable, tmp_path / "parent.py"], stdout=subprocess.PIPE, text=True) as parent:
+    command = [sys.executable, tmp_path / "parent.py"]
+    path = os.pathsep.join(filter(None, sys.path))  # where the lab is
+    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True) as parent:
         worker = int(parent.stdout.readline())
         assert alive(worker)
         parent.send_signal(signal.SIGKILL)

@@ -1,17 +1,17 @@
-"""The command `isomargin reproduce`: what it refuses, lists and runs."""
+"""The command `python -m lab`: what it refuses, lists and runs."""
 
 import pytest
 from pretended_training import Trainer
 
 import isomargin as im
-from isomargin.lab import reproduce as module
-from isomargin.lab.reproduce import reproduce
+from lab import reproduce as module
+from lab.reproduce import reproduce
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "the name of an experiment is needed"),
+        (["--scale", "toy"], "the name of an experiment is needed"),
         (["nothing"], "there is no experiment 'nothing'"),
         (["base-losses"], "cub"),
         (["base-losses", "--scale", "huge"], "scale is 'huge'"),
@@ -24,18 +24,18 @@ from isomargin.lab.reproduce import reproduce
     ],
     ids=str,
 )
-def test_bad_input_is_one_sentence(run, tmp_path, monkeypatch, arguments, sentence):
+def test_bad_input_is_one_sentence(run_lab, tmp_path, monkeypatch, arguments, sentence):
     monkeypatch.chdir(tmp_path)
-    code, out, err = run("reproduce", *arguments)
+    code, out, err = run_lab(*arguments)
     assert (code, out) == (2, "")
     assert sentence in err
     assert len(err.strip().splitlines()) == 1
 
 
-def test_the_list_says_what_every_scale_needs(run, add):
+def test_the_list_says_what_every_scale_needs(run_lab, add):
     plans = {"paper": {"settings": ["birds"], "needs": "eight GPUs"}, "toy": {"settings": ["toy"]}}
     add("losses", title="Losses side by side", paper="Table 2", plans=plans)
-    code, out, _ = run("reproduce", "--list")
+    code, out, _ = run_lab("--list")
     assert code == 0
     assert out == "losses\n  Losses side by side\n  Table 2\n  paper: eight GPUs\n  toy: needs nothing\n"
 
@@ -55,7 +55,7 @@ def test_the_papers_scale_says_first_what_it_needs(add, tmp_path):
     assert said[0] == "losses at the paper's scale needs eight GPUs"
 
 
-def test_all_goes_on_after_what_cannot_be_run_and_names_it_at_the_end(run, add, tmp_path, monkeypatch):
+def test_all_goes_on_after_what_cannot_be_run_and_names_it_at_the_end(run_lab, add, tmp_path, monkeypatch):
     add("birds", plans={"small": {"settings": ["birds"]}})
     add("losses", plans={"small": {"settings": ["toy"]}})
     add("tried", plans={"toy": {"settings": ["toy"]}})
@@ -70,13 +70,13 @@ def test_all_goes_on_after_what_cannot_be_run_and_names_it_at_the_end(run, add, 
             raise im.InputError("birds need cub")
 
     monkeypatch.setattr(module, "reproduce", fake)
-    code, out, err = run("reproduce", "all")
+    code, out, err = run_lab("all")
     assert (code, asked) == (2, ["birds", "losses"])
     assert out.endswith("## losses\n\na table\n")
-    assert err.splitlines()[-2:] == ["isomargin: 1 of 2 experiments could not be run", "  birds: birds need cub"]
+    assert err.splitlines()[-2:] == ["lab: 1 of 2 experiments could not be run", "  birds: birds need cub"]
 
 
-def test_devices_are_passed_on_and_torchrun_is_refused(run, add, tmp_path, monkeypatch):
+def test_devices_are_passed_on_and_torchrun_is_refused(run_lab, add, tmp_path, monkeypatch):
     add("losses")
     given = []
 
@@ -86,10 +86,10 @@ def test_devices_are_passed_on_and_torchrun_is_refused(run, add, tmp_path, monke
         (results / name / "table.md").write_text("a table\n")
 
     monkeypatch.setattr(module, "reproduce", fake)
-    arguments = ("reproduce", "losses", "--scale", "toy", "--results", tmp_path, "--devices", 3)
-    assert run(*arguments)[0] == 0
+    arguments = ("losses", "--scale", "toy", "--results", tmp_path, "--devices", 3)
+    assert run_lab(*arguments)[0] == 0
     assert given == [3]
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    code, _, err = run(*arguments)
+    code, _, err = run_lab(*arguments)
     assert (code, given) == (2, [3])
     assert "start it without torchrun, with --devices" in err

@@ -5,7 +5,7 @@ from pretended_training import Trainer, evaluated
 
 from isomargin.figures import gaussian_curves, registry
 from isomargin.figures.registry import FigureKind
-from isomargin.lab.reproduce import reproduce
+from lab.reproduce import reproduce
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import pytest
 from pretended_training import Trainer
 
 import isomargin as im
-from isomargin.lab.margins import find, margins_outcome
-from isomargin.lab.reproduce import reproduce
 from isomargin.training.recipe import Recipe, load_recipe
 from isomargin.training.tuned import Tuned, TunedRun
+from lab.margins import find, margins_outcome
+from lab.reproduce import reproduce
 
 
 class SearchTrainer(Trainer):

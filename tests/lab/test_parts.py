@@ -9,8 +9,8 @@ import yaml
 from pretended_training import Trainer
 
 import isomargin as im
-from isomargin.lab.plan import planned_runs
-from isomargin.lab.reproduce import reproduce
+from lab.plan import planned_runs
+from lab.reproduce import reproduce
 
 MARGINS = {"positive": [0.9], "negative": [0.3, 0.5], "held_out": 0.4}
 THREE = {"settings": ["toy"], "axes": {"loss": ["smooth_ap"], "training": ["plain", "tcm", "both"]}, "seeds": 2}

@@ -9,8 +9,8 @@ import pytest
 from pretended_training import Trainer, drawn
 
 import isomargin as im
-from isomargin.lab.ranges import RangeTable
-from isomargin.lab.reproduce import reproduce
+from lab.ranges import RangeTable
+from lab.reproduce import reproduce
 
 RANGES = [[0.01, 0.05], [0.05, 0.2]]
 SPREADS = {("smooth_ap", "plain"): 0.5, ("smooth_ap", "tcm"): 0.1, ("arcface", "plain"): 0.7, ("arcface", "tcm"): 0.3}

@@ -10,14 +10,14 @@ import pytest
 from pretended_training import Trainer, evaluated
 
 import isomargin as im
-from isomargin.lab import reproduce as module
-from isomargin.lab.plan import planned_runs
-from isomargin.lab.reproduce import reproduce
-from isomargin.lab.tables import as_latex
 from isomargin.measure.seed_comparison import compare_seeds
 from isomargin.training.recipe import load_recipe
 from isomargin.training.run_folder import RunFolder
 from isomargin.training.state import claim
+from lab import reproduce as module
+from lab.plan import planned_runs
+from lab.reproduce import reproduce
+from lab.tables import as_latex
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,7 @@ def test_a_run_that_was_stopped_before_anything_was_kept_begins_again(made):
 
 
 def test_settings_with_the_same_features_share_them(monkeypatch, tmp_path):
-    from isomargin.lab.experiment import Setting
+    from lab.experiment import Setting
 
     one = {"backbone": "tf_efficientnet_lite0"}
     settings = {

@@ -1,11 +1,11 @@
 """Every experiment, end to end: trained for real on patterns, with its tables and figures."""
 
-from isomargin.lab.experiment import experiment_names, load_experiment
+from lab.experiment import experiment_names, load_experiment
 
 
-def test_every_experiment_is_trained_and_leaves_its_tables_and_figures(run, tmp_path):
-    code, out, err = run(
-        *("reproduce", "all", "--scale", "toy", "--seeds", 1),
+def test_every_experiment_is_trained_and_leaves_its_tables_and_figures(run_lab, tmp_path):
+    code, out, err = run_lab(
+        *("all", "--scale", "toy", "--seeds", 1),
         *("--output", tmp_path / "runs", "--results", tmp_path / "results"),
     )
     assert code == 0, err

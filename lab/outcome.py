@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from isomargin.core.files import atomic_write
-from isomargin.lab.experiment import Experiment
-from isomargin.lab.results import write_json
-from isomargin.lab.tables import Table, as_csv, as_latex, as_markdown, published_part
 from isomargin.training.recipe import Recipe
+from lab.experiment import Experiment
+from lab.results import write_json
+from lab.tables import Table, as_csv, as_latex, as_markdown, published_part
 
 
 @dataclass(frozen=True)

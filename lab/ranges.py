@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from isomargin.core.errors import InputError
-from isomargin.lab.experiment import Experiment
-from isomargin.lab.outcome import write_text
-from isomargin.lab.plan import PlannedRun
-from isomargin.lab.results import Load, grouped
-from isomargin.lab.tables import as_csv, as_markdown, shown, signs
+from lab.experiment import Experiment
+from lab.outcome import write_text
+from lab.plan import PlannedRun
+from lab.results import Load, grouped
+from lab.tables import as_csv, as_markdown, shown, signs
 
 Range = tuple[float, float]
 

@@ -16,8 +16,12 @@ from typing import Any
 import numpy as np
 
 from isomargin.core.errors import DivergedError, InputError
-from isomargin.lab.experiment import Margins
-from isomargin.lab.jobs import (
+from isomargin.training.recipe import Recipe
+from isomargin.training.run_folder import RunFolder
+from isomargin.training.tune import BASELINE, pick, run_name, tune
+from isomargin.training.tuned import Tuned, TunedRun, has_scores
+from lab.experiment import Margins
+from lab.jobs import (
     Busy,
     Report,
     Task,
@@ -29,14 +33,10 @@ from isomargin.lab.jobs import (
     workers,
     write_astray,
 )
-from isomargin.lab.outcome import Outcome
-from isomargin.lab.plan import PlannedRun, file_name
-from isomargin.lab.results import grouped
-from isomargin.lab.tables import Table, shown, signs
-from isomargin.training.recipe import Recipe
-from isomargin.training.run_folder import RunFolder
-from isomargin.training.tune import BASELINE, pick, run_name, tune
-from isomargin.training.tuned import Tuned, TunedRun, has_scores
+from lab.outcome import Outcome
+from lab.plan import PlannedRun, file_name
+from lab.results import grouped
+from lab.tables import Table, shown, signs
 
 SCORES = ("recall_at_1", "opis", "epsilon_opis", "map_at_r")
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from isomargin.lab.experiment import Experiment
-from isomargin.lab.results import Row, row_values, run_values, without_nan
 from isomargin.measure.comparison import Difference
 from isomargin.measure.seed_comparison import FAR_SPREAD, FRR_SPREAD
+from lab.experiment import Experiment
+from lab.results import Row, row_values, run_values, without_nan
 
 TITLES = {
     "opis": "OPIS ×1e-3",

@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict
 
 from isomargin.core import checks
 from isomargin.core.errors import InputError
-from isomargin.lab.experiment import Experiment, Plan, Scale, Setting, load_settings, plan_of
 from isomargin.training.recipe import Recipe, load_recipe
+from lab.experiment import Experiment, Plan, Scale, Setting, load_settings, plan_of
 
 
 class PlannedRun(BaseModel):

@@ -14,22 +14,22 @@ from typing import Any
 
 from isomargin.core import checks
 from isomargin.core.errors import InputError
-from isomargin.lab.devices import train_on_devices
-from isomargin.lab.experiment import Experiment, Plan, Scale, load_experiment, load_settings, plan_of
-from isomargin.lab.features import make_features
-from isomargin.lab.figures import draw_figures
-from isomargin.lab.jobs import Report, Train, locked, train_all
-from isomargin.lab.margins import draw_margins, margins_outcome, search_margins
-from isomargin.lab.outcome import Outcome, write_outcome
-from isomargin.lab.parts import Whole, join, read_before
-from isomargin.lab.plan import PlannedRun, check_choices, file_name, find_settings, planned_runs
-from isomargin.lab.ranges import make_range_tables, write_ranges
-from isomargin.lab.results import make_rows, run_values
-from isomargin.lab.tables import make_table, notes_of
-from isomargin.lab.toy import write_toy_data
 from isomargin.measure.evaluation import Evaluation
 from isomargin.training import loop
 from isomargin.training.run_folder import RunFolder
+from lab.devices import train_on_devices
+from lab.experiment import Experiment, Plan, Scale, load_experiment, load_settings, plan_of
+from lab.features import make_features
+from lab.figures import draw_figures
+from lab.jobs import Report, Train, locked, train_all
+from lab.margins import draw_margins, margins_outcome, search_margins
+from lab.outcome import Outcome, write_outcome
+from lab.parts import Whole, join, read_before
+from lab.plan import PlannedRun, check_choices, file_name, find_settings, planned_runs
+from lab.ranges import make_range_tables, write_ranges
+from lab.results import make_rows, run_values
+from lab.tables import make_table, notes_of
+from lab.toy import write_toy_data
 
 Draw = Callable[[Path], None]
 """Draws the figures of an outcome into the folder of its results."""
@@ -95,7 +95,7 @@ def reproduce(
     if experiment.kind == "margins":
         outcome, draw = run_margins(plan, runs, folder, train, jobs, report)
     elif experiment.kind == "cost":
-        from isomargin.lab.cost import cost_outcome, measure_cost
+        from lab.cost import cost_outcome, measure_cost
 
         if devices > 1:
             report("note: times are measured on one device")

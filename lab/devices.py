@@ -1,7 +1,7 @@
 """Training one run on several devices, in processes that are started anew for it.
 
 The first of a run's processes starts the others by its own command line. That of an experiment would run the whole
-experiment again; so each run is trained by a command of its own, `python -m isomargin.lab.devices TASK`, which reads
+experiment again; so each run is trained by a command of its own, `python -m lab.devices TASK`, which reads
 what to do from a folder and writes there what has stopped it.
 """
 
@@ -19,12 +19,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from isomargin.core.errors import DivergedError, InputError
-from isomargin.lab.results import write_json
 from isomargin.training import loop
 from isomargin.training.devices import first_process, interruptions
 from isomargin.training.recipe import Recipe, load_recipe
+from lab.results import write_json
 
 RECIPE, OPTIONS, STOPPED = "recipe.yaml", "options.json", "stopped.json"
+ROOT = Path(__file__).parents[1]  # of the repository: the lab is not installed
 SECONDS = 0.5  # between looks at whether this process was asked to stop
 
 
@@ -50,7 +51,9 @@ def train_on_devices(recipe: Recipe, folder: Path, *, devices: int, **options: A
 def run(task: Path, interrupted: Callable[[], bool]) -> int:
     """Run a task in a process of its own and give its exit code; a request to stop is passed on to it."""
     # In a session of its own: Ctrl-C would else come twice, from the terminal and from here, which ends it at once.
-    process = subprocess.Popen([sys.executable, "-m", __spec__.name, str(task)], start_new_session=True)
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-m", __spec__.name, str(task)]
+    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, start_new_session=True)
     told = False
     try:
         while True:

@@ -15,9 +15,9 @@ from isomargin.data.folder import class_folders
 from isomargin.data.images import ImageSet, images_of_files
 from isomargin.data.registry import load_data
 from isomargin.io.embedding_set import EmbeddingSet
-from isomargin.lab.results import write_json
 from isomargin.models.embedder import make_model
 from isomargin.training.embed import as_embedding_set, default_workers, embed
+from lab.results import write_json
 
 PARTS = ("train", "test")
 SETTINGS = "features.json"

@@ -3,7 +3,7 @@
     experiments/NAME.yaml     one experiment
     settings.yaml             what experiments share: a recipe with changes, and what each choice means there
 
-A choice stands for changes of the recipe; `isomargin.lab.plan` makes runs of them.
+A choice stands for changes of the recipe; `lab.plan` makes runs of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command that runs the paper's experiments."""
+"""``python -m lab``: the command that runs the paper's experiments."""
 
 import os
 import sys
@@ -7,12 +7,21 @@ from typing import Annotated
 
 import typer
 
+from isomargin.cli.running import run_app
 from isomargin.cli.training import Devices
 from isomargin.core.errors import InputError
 
 ALL = "all"
 
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
+
+def main() -> None:
+    """Run the command; turn bad input into one sentence and exit code 2."""
+    run_app(app, "lab")
+
+
+@app.command()
 def reproduce(
     name: Annotated[
         str | None, typer.Argument(help="Of the experiment, or all; --list has them.", show_default=False)
@@ -42,22 +51,22 @@ def reproduce(
 ) -> None:
     """Run an experiment of the paper, or go on with it, and write its table.
 
-    `isomargin reproduce base-losses --data cub=FOLDER` trains what is missing, a folder a run, and writes
+    `python -m lab base-losses --data cub=FOLDER` trains what is missing, a folder a run, and writes
     results/base-losses/table.md, .tex and .csv, with a row a run, the recipes and figures. The same command again goes
-    on. `isomargin reproduce all` runs one experiment after the other. With --settings or --only a part is run, and its
+    on. `python -m lab all` runs one experiment after the other. With --settings or --only a part is run, and its
     rows are put to those of other parts that are in the table already; not so times and ranks, which are of one call.
     """
-    from isomargin.lab.experiment import as_scale
-    from isomargin.lab.reproduce import reproduce as run
+    from lab.experiment import as_scale
+    from lab.reproduce import reproduce as run
 
     if list_them:
         print(listing())
         return
     if name is None:
-        raise InputError("the name of an experiment is needed, `isomargin reproduce NAME`: see --list")
+        raise InputError("the name of an experiment is needed, `python -m lab NAME`: see --list")
     if any(os.environ.get(each, "1") != "1" for each in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")):
         raise InputError(
-            "reproduce starts the processes of every run by itself: start it without torchrun, with --devices"
+            "the lab starts the processes of every run by itself: start it without torchrun, with --devices"
         )
     wanted, failed = as_scale(scale), []
     results = results or Path("results" if wanted == "small" else f"results/{wanted}")
@@ -100,14 +109,14 @@ def reproduce(
 
 def with_scale(scale: str) -> list[str]:
     """Name the experiments that have a scale."""
-    from isomargin.lab.experiment import experiment_names, load_experiment
+    from lab.experiment import experiment_names, load_experiment
 
     return [each for each in experiment_names() if scale in load_experiment(each).plans]
 
 
 def listing() -> str:
     """Name every experiment with what it is, the paper's table or figure, and what each scale needs."""
-    from isomargin.lab.experiment import experiment_names, load_experiment
+    from lab.experiment import experiment_names, load_experiment
 
     lines = []
     for name in experiment_names():

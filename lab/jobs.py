@@ -22,11 +22,11 @@ from threading import Thread
 from typing import Any, Generic, TypeVar
 
 from isomargin.core.errors import DivergedError, InputError
-from isomargin.lab.plan import PlannedRun
-from isomargin.lab.results import without_nan, write_json
 from isomargin.training.checkpoint import find_checkpoints
 from isomargin.training.recipe import Recipe, load_recipe
 from isomargin.training.run_folder import RunFolder
+from lab.plan import PlannedRun
+from lab.results import without_nan, write_json
 
 TIMES = "seconds.json"
 ASTRAY = "astray.json"

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomargin.core.errors import InputError
-from isomargin.lab.experiment import Experiment, ExperimentFigure
-from isomargin.lab.plan import PlannedRun, fits
 from isomargin.measure.evaluation import Evaluation
 from isomargin.training.run_folder import RunFolder
+from lab.experiment import Experiment, ExperimentFigure
+from lab.plan import PlannedRun, fits
 
 if TYPE_CHECKING:
     from isomargin.figures.registry import FigureKind

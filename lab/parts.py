@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from isomargin.core.errors import InputError
-from isomargin.lab.experiment import Experiment, Margins
-from isomargin.lab.jobs import Report, settings_of
-from isomargin.lab.margins import search_names
-from isomargin.lab.outcome import Outcome
-from isomargin.lab.plan import PlannedRun, base_of, file_name
-from isomargin.lab.tables import Table, read_markdown, setting_notes
 from isomargin.training.recipe import Recipe, load_recipe
+from lab.experiment import Experiment, Margins
+from lab.jobs import Report, settings_of
+from lab.margins import search_names
+from lab.outcome import Outcome
+from lab.plan import PlannedRun, base_of, file_name
+from lab.tables import Table, read_markdown, setting_notes
 
 Key = tuple[str, ...]
 """Setting and choices."""

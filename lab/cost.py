@@ -17,16 +17,16 @@ import torch
 from torch import Tensor
 
 from isomargin.data.feeding import training_batches
-from isomargin.lab.experiment import Experiment, Plan
-from isomargin.lab.outcome import Outcome
-from isomargin.lab.plan import PlannedRun, base_of, file_name
-from isomargin.lab.results import grouped
-from isomargin.lab.tables import Table, signs
 from isomargin.training import setup
 from isomargin.training.devices import keep_freed_memory, launch, leave_out_idle
 from isomargin.training.embed import default_workers
 from isomargin.training.large_batch import large_batch_backward
 from isomargin.training.loop import clip, seed_step
+from lab.experiment import Experiment, Plan
+from lab.outcome import Outcome
+from lab.plan import PlannedRun, base_of, file_name
+from lab.results import grouped
+from lab.tables import Table, signs
 
 WARM_UP = 2  # batches that are not counted: memory is found, kernels are chosen
 PARTS = ("loss", "backbone", "epoch")

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from isomargin.core.files import atomic_write
-from isomargin.lab.experiment import Experiment
-from isomargin.lab.plan import PlannedRun, base_of
 from isomargin.measure.comparison import Difference
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.seed_comparison import FAR_SPREAD, FRR_SPREAD, compare_seeds
+from lab.experiment import Experiment
+from lab.plan import PlannedRun, base_of
 
 Load = Callable[[Path], Evaluation]
 """Gives the evaluation of a run by `PlannedRun.folder`."""

@@ -1,0 +1,50 @@
+"""How a command line program runs: bad input ends with one sentence on standard error and exit code 2."""
+
+import io
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import typer
+
+from isomargin.core.errors import InputError
+from isomargin.core.extras import missing_package
+
+
+def run_app(app: typer.Typer, program: str) -> NoReturn:
+    """Run a program with the arguments it was started with, or show its help without any.
+
+    Bad input, options that do not exist and files that cannot be used become one sentence and exit code 2.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # for names that the output's encoding does not have
+    try:
+        sys.exit(app(sys.argv[1:] or ["--help"], standalone_mode=False))
+    except InputError as error:
+        refuse(program, str(error), error.details)
+    except (KeyboardInterrupt, typer.Abort):
+        print(f"\n{program}: stopped", file=sys.stderr)
+        sys.exit(130)
+    except MemoryError as error:
+        refuse(program, f"there is not enough memory ({error})")
+    except OSError as error:
+        refuse(program, f"{error.filename or 'a file'} cannot be used ({error.strerror})")
+    except ModuleNotFoundError as error:
+        explained = missing_package(error)
+        if explained is None:
+            raise
+        refuse(program, str(explained))
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # which typer's complaints about the options have
+            raise
+        refuse(program, error.format_message())
+
+
+def refuse(program: str, sentence: str, details: Sequence[str] = ()) -> NoReturn:
+    """End with one line on standard error, and one per detail, whatever characters file names brought into them."""
+    from isomargin.core.text import printable
+
+    print(f"{program}: {printable(sentence)}", file=sys.stderr)
+    for line in details:
+        print(f"  {printable(line)}", file=sys.stderr)
+    sys.exit(2)
