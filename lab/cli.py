@@ -22,7 +22,7 @@ def main() -> None:
 
 
 @app.command()
-def reproduce(
+def run(
     name: Annotated[
         str | None, typer.Argument(help="Of the experiment, or all; --list has them.", show_default=False)
     ] = None,
@@ -57,7 +57,7 @@ def reproduce(
     rows are put to those of other parts that are in the table already; not so times and ranks, which are of one call.
     """
     from lab.experiment import as_scale
-    from lab.reproduce import reproduce as run
+    from lab.run_experiment import run_experiment
 
     if list_them:
         print(listing())
@@ -82,7 +82,7 @@ def reproduce(
         if name == ALL:
             print(f"\n## {each}\n", flush=True)
         try:
-            run(
+            run_experiment(
                 each,
                 output,
                 results,

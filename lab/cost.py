@@ -23,9 +23,9 @@ from isomargin.training.embed import default_workers
 from isomargin.training.large_batch import large_batch_backward
 from isomargin.training.loop import clip, seed_step
 from lab.experiment import Experiment, Plan
-from lab.outcome import Outcome
 from lab.plan import PlannedRun, base_of, file_name
-from lab.results import grouped
+from lab.results_folder import Outcome
+from lab.seed_means import grouped
 from lab.tables import Table, signs
 
 WARM_UP = 2  # batches that are not counted: memory is found, kernels are chosen

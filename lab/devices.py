@@ -22,7 +22,7 @@ from isomargin.core.errors import DivergedError, InputError
 from isomargin.training import loop
 from isomargin.training.devices import first_process, interruptions
 from isomargin.training.recipe import Recipe, load_recipe
-from lab.results import write_json
+from lab.files import write_json
 
 RECIPE, OPTIONS, STOPPED = "recipe.yaml", "options.json", "stopped.json"
 ROOT = Path(__file__).parents[1]  # of the repository: the lab is not installed

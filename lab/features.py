@@ -17,7 +17,7 @@ from isomargin.data.registry import load_data
 from isomargin.io.embedding_set import EmbeddingSet
 from isomargin.models.embedder import make_model
 from isomargin.training.embed import as_embedding_set, default_workers, embed
-from lab.results import write_json
+from lab.files import write_json
 
 PARTS = ("train", "test")
 SETTINGS = "features.json"

@@ -25,8 +25,8 @@ from isomargin.core.errors import DivergedError, InputError
 from isomargin.training.checkpoint import find_checkpoints
 from isomargin.training.recipe import Recipe, load_recipe
 from isomargin.training.run_folder import RunFolder
+from lab.files import without_nan, write_json
 from lab.plan import PlannedRun
-from lab.results import without_nan, write_json
 
 TIMES = "seconds.json"
 ASTRAY = "astray.json"

@@ -33,9 +33,9 @@ from lab.jobs import (
     workers,
     write_astray,
 )
-from lab.outcome import Outcome
 from lab.plan import PlannedRun, file_name
-from lab.results import grouped
+from lab.results_folder import Outcome
+from lab.seed_means import grouped
 from lab.tables import Table, shown, signs
 
 SCORES = ("recall_at_1", "opis", "epsilon_opis", "map_at_r")

@@ -13,7 +13,8 @@ from typing import Any
 from isomargin.measure.comparison import Difference
 from isomargin.measure.seed_comparison import FAR_SPREAD, FRR_SPREAD
 from lab.experiment import Experiment
-from lab.results import Row, row_values, run_values, without_nan
+from lab.files import without_nan
+from lab.seed_means import Row, row_values, run_values
 
 TITLES = {
     "opis": "OPIS ×1e-3",

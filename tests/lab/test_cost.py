@@ -12,7 +12,7 @@ from lab import cost
 from lab.cost import Cost, Measured, Trainee, as_cost, cost_outcome
 from lab.experiment import Experiment
 from lab.plan import PlannedRun, planned_runs
-from lab.toy import write_toy_data
+from lab.toy_data import write_toy_data
 
 
 @pytest.mark.parametrize("chunk", [None, 5])

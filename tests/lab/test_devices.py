@@ -14,8 +14,8 @@ from lab import devices
 from lab.devices import train_on_devices
 from lab.jobs import locked
 from lab.plan import planned_runs
-from lab.reproduce import reproduce
-from lab.toy import write_toy_data
+from lab.run_experiment import run_experiment
+from lab.toy_data import write_toy_data
 
 
 @pytest.fixture
@@ -86,6 +86,6 @@ def test_every_run_of_an_experiment_is_trained_on_them(recipe, tmp_path):
             asked.append(devices)
             super().__call__(recipe, folder, **options)
 
-    reproduce("losses", tmp_path / "runs", tmp_path / "results", scale="toy", seeds=2, devices=3, train=Several())
+    run_experiment("losses", tmp_path / "runs", tmp_path / "results", scale="toy", seeds=2, devices=3, train=Several())
     assert asked == [3, 3]
     assert len(json.loads((tmp_path / "results" / "losses" / "runs.json").read_text())) == 2

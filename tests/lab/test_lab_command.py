@@ -4,8 +4,8 @@ import pytest
 from pretended_training import Trainer
 
 import isomargin as im
-from lab import reproduce as module
-from lab.reproduce import reproduce
+from lab import run_experiment as module
+from lab.run_experiment import run_experiment
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_the_list_says_what_every_scale_needs(run_lab, add):
 def test_the_papers_scale_says_first_what_it_needs(add, tmp_path):
     add("losses", plans={"paper": {"settings": ["birds"], "needs": "eight GPUs", "seeds": 1}})
     said = []
-    reproduce(
+    run_experiment(
         "losses",
         tmp_path / "runs",
         tmp_path / "results",
@@ -69,7 +69,7 @@ def test_all_goes_on_after_what_cannot_be_run_and_names_it_at_the_end(run_lab, a
         if name == "birds":
             raise im.InputError("birds need cub")
 
-    monkeypatch.setattr(module, "reproduce", fake)
+    monkeypatch.setattr(module, "run_experiment", fake)
     code, out, err = run_lab("all")
     assert (code, asked) == (2, ["birds", "losses"])
     assert out.endswith("## losses\n\na table\n")
@@ -85,7 +85,7 @@ def test_devices_are_passed_on_and_torchrun_is_refused(run_lab, add, tmp_path, m
         (results / name).mkdir(parents=True)
         (results / name / "table.md").write_text("a table\n")
 
-    monkeypatch.setattr(module, "reproduce", fake)
+    monkeypatch.setattr(module, "run_experiment", fake)
     arguments = ("losses", "--scale", "toy", "--results", tmp_path, "--devices", 3)
     assert run_lab(*arguments)[0] == 0
     assert given == [3]

@@ -5,7 +5,7 @@ from pretended_training import Trainer, evaluated
 
 from isomargin.figures import gaussian_curves, registry
 from isomargin.figures.registry import FigureKind
-from lab.reproduce import reproduce
+from lab.run_experiment import run_experiment
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def shown(monkeypatch):
 def draw(tmp_path, astray=lambda recipe: False):
     notes = []
     options = {"scale": "toy", "train": Trainer(astray), "report": notes.append}
-    reproduce("drawn", tmp_path / "runs", tmp_path / "results", **options)
+    run_experiment("drawn", tmp_path / "runs", tmp_path / "results", **options)
     return sorted(path.name for path in (tmp_path / "results" / "drawn").glob("*.png")), notes
 
 

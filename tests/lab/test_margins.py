@@ -10,7 +10,7 @@ import isomargin as im
 from isomargin.training.recipe import Recipe, load_recipe
 from isomargin.training.tuned import Tuned, TunedRun
 from lab.margins import find, margins_outcome
-from lab.reproduce import reproduce
+from lab.run_experiment import run_experiment
 
 
 class SearchTrainer(Trainer):
@@ -63,10 +63,10 @@ def test_every_seed_is_a_search_that_is_found_again(add, tmp_path):
     plan = {"settings": ["toy"], "axes": {"loss": ["smooth_ap", "arcface"]}, "seeds": 2, "margins": MARGINS}
     add("margins", kind="margins", plans={"toy": plan})
     trainer = SearchTrainer()
-    rows = reproduce("margins", tmp_path / "runs", tmp_path / "results", scale="toy", train=trainer)
+    rows = run_experiment("margins", tmp_path / "runs", tmp_path / "results", scale="toy", train=trainer)
     assert len(trainer.trained) == 2 * 2 * (1 + 4)
     assert tmp_path / "runs" / "toy" / "margins" / "arcface" / "seed-1" / "0.7-0.5-w2" in trainer.trained
-    assert reproduce("margins", tmp_path / "runs", tmp_path / "results", scale="toy", train=trainer) == rows
+    assert run_experiment("margins", tmp_path / "runs", tmp_path / "results", scale="toy", train=trainer) == rows
     assert len(trainer.trained) == 2 * 2 * (1 + 4)
 
     place = tmp_path / "results" / "margins"
@@ -100,7 +100,7 @@ def test_a_search_that_went_astray_as_a_whole_is_a_note_and_is_not_trained_again
     def run(trainer):
         notes.clear()
         options = {"scale": "toy", "train": trainer, "report": notes.append}
-        return reproduce("margins", tmp_path / "runs", tmp_path / "results", **options)
+        return run_experiment("margins", tmp_path / "runs", tmp_path / "results", **options)
 
     def astray(recipe):
         return recipe.loss.base["name"] == "arcface" and bool(recipe.loss.regularizer) and recipe.seed == 1
@@ -120,7 +120,7 @@ def test_other_faults_of_a_search_are_not_taken_for_one_that_went_astray(add, tm
     add_search(add, seeds=1)
 
     def run(trainer):
-        return reproduce("margins", tmp_path / "runs", tmp_path / "results", scale="toy", train=trainer)
+        return run_experiment("margins", tmp_path / "runs", tmp_path / "results", scale="toy", train=trainer)
 
     assert run(SearchTrainer(lambda recipe: bool(recipe.loss.regularizer))) == []
     baseline = tmp_path / "runs" / "toy" / "margins" / "arcface" / "seed-0" / "baseline" / "recipe.yaml"
@@ -137,10 +137,10 @@ def test_points_that_went_astray_with_one_seed_each_leave_nothing_to_pick():
 
 def test_a_search_is_found_again_after_its_data_have_moved(add, tmp_path):
     add_search(add, seeds=1)
-    rows = reproduce("margins", tmp_path / "runs", tmp_path / "results", scale="toy", train=SearchTrainer())
+    rows = run_experiment("margins", tmp_path / "runs", tmp_path / "results", scale="toy", train=SearchTrainer())
     (tmp_path / "runs").rename(tmp_path / "moved")  # the toy's data lie there
     again = SearchTrainer()
-    assert reproduce("margins", tmp_path / "moved", tmp_path / "results", scale="toy", train=again) == rows
+    assert run_experiment("margins", tmp_path / "moved", tmp_path / "results", scale="toy", train=again) == rows
     assert again.trained == []
 
 

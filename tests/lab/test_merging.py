@@ -10,7 +10,7 @@ from pretended_training import Trainer
 
 import isomargin as im
 from lab.plan import planned_runs
-from lab.reproduce import reproduce
+from lab.run_experiment import run_experiment
 
 MARGINS = {"positive": [0.9], "negative": [0.3, 0.5], "held_out": 0.4}
 THREE = {"settings": ["toy"], "axes": {"loss": ["smooth_ap"], "training": ["plain", "tcm", "both"]}, "seeds": 2}
@@ -21,7 +21,7 @@ def run(folder, astray=lambda recipe: False, **part):
     trainer, told = Trainer(astray), []
     part = {"scale": "toy", "seeds": 2, **part}
     number = len(list(folder.glob("runs-*")))
-    reproduce("losses", folder / f"runs-{number}", folder / "results", train=trainer, report=told.append, **part)
+    run_experiment("losses", folder / f"runs-{number}", folder / "results", train=trainer, report=told.append, **part)
     return len(trainer.trained), [each for each in told if each.startswith("note")]
 
 
@@ -181,7 +181,7 @@ def test_results_that_cannot_be_read_are_told_of_before_anything_is_trained(add,
     damage(tmp_path / "results" / "losses" / name)
     trainer = Trainer()
     with pytest.raises(im.InputError, match=r"cannot be read .*: move them away"):
-        reproduce("losses", tmp_path, tmp_path / "results", scale="toy", only={"loss": ["arcface"]}, train=trainer)
+        run_experiment("losses", tmp_path, tmp_path / "results", scale="toy", only={"loss": ["arcface"]}, train=trainer)
     assert trainer.trained == []
 
 

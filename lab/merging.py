@@ -19,8 +19,8 @@ from isomargin.training.recipe import Recipe, load_recipe
 from lab.experiment import Experiment, Margins
 from lab.jobs import Report, settings_of
 from lab.margins import search_names
-from lab.outcome import Outcome
 from lab.plan import PlannedRun, base_of, file_name
+from lab.results_folder import Outcome
 from lab.tables import Table, read_markdown, setting_notes
 
 Key = tuple[str, ...]

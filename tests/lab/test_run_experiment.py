@@ -14,9 +14,9 @@ from isomargin.measure.seed_comparison import compare_seeds
 from isomargin.training.recipe import load_recipe
 from isomargin.training.run_folder import RunFolder
 from isomargin.training.state import claim
-from lab import reproduce as module
+from lab import run_experiment as module
 from lab.plan import planned_runs
-from lab.reproduce import reproduce
+from lab.run_experiment import run_experiment
 from lab.tables import as_latex
 
 
@@ -24,7 +24,7 @@ from lab.tables import as_latex
 def made(add_for_all, tmp_path_factory):
     experiment = add_for_all("losses", against={"training": "plain"})
     trainer, folder = Trainer(), tmp_path_factory.mktemp("made")
-    rows = reproduce("losses", folder / "runs", folder / "results", scale="toy", seeds=3, train=trainer)
+    rows = run_experiment("losses", folder / "runs", folder / "results", scale="toy", seeds=3, train=trainer)
     place = folder / "results" / "losses"
     return SimpleNamespace(experiment=experiment, rows=rows, trainer=trainer, folder=folder, place=place)
 
@@ -37,10 +37,10 @@ def row_of(rows, **wanted):
 def test_every_run_is_trained_once_and_found_again(made, tmp_path):
     assert len(made.trainer.trained) == len(set(made.trainer.trained)) == 2 * 2 * 3
     again = Trainer()
-    reproduce("losses", made.folder / "runs", tmp_path / "other", scale="toy", seeds=3, train=again)
+    run_experiment("losses", made.folder / "runs", tmp_path / "other", scale="toy", seeds=3, train=again)
     assert again.trained == []
     shutil.rmtree(made.folder / "runs" / "toy" / "smooth_ap+tcm" / "seed-2")
-    reproduce("losses", made.folder / "runs", tmp_path / "other", scale="toy", seeds=3, train=again)
+    run_experiment("losses", made.folder / "runs", tmp_path / "other", scale="toy", seeds=3, train=again)
     assert len(again.trained) == 1
 
 
@@ -90,7 +90,7 @@ def test_every_run_has_its_scores_and_its_recipe_without_where_the_data_were(mad
 
 def test_rows_of_seeds_stand_above_their_mean_and_deviation(add, tmp_path):
     add("seeds", rows="seeds", columns=["opis"], against={"training": "plain"})
-    reproduce("seeds", tmp_path / "runs", tmp_path / "results", scale="toy", seeds=3, train=Trainer())
+    run_experiment("seeds", tmp_path / "runs", tmp_path / "results", scale="toy", seeds=3, train=Trainer())
     table = (tmp_path / "results" / "seeds" / "table.md").read_text().split("\n\n")[0]
     heads, _, *lines = table.splitlines()
     assert heads == "| setting | loss | training | seed | OPIS ×1e-3 | change |"
@@ -105,7 +105,7 @@ def test_rows_of_seeds_stand_above_their_mean_and_deviation(add, tmp_path):
 def test_the_papers_rows_stand_below_the_table_alone(add, tmp_path):
     published = [{"loss": "ProxyNCA", "OPIS": 0.38e-3}, {"loss": "a|b", "recall@1": 63.1, "change": -1.5, "more": None}]
     add("losses", published=published, paper="Table 9: losses")
-    reproduce("losses", tmp_path / "runs", tmp_path / "results", scale="toy", seeds=1, train=Trainer())
+    run_experiment("losses", tmp_path / "runs", tmp_path / "results", scale="toy", seeds=1, train=Trainer())
     place = tmp_path / "results" / "losses"
     assert (place / "table.md").read_text().split("\n\n", 1)[1] == (
         "The paper has: Table 9: losses\n\n"
@@ -121,7 +121,7 @@ def test_seeds_that_went_astray_are_left_out_on_both_sides(add, tmp_path):
     add("losses", against={"training": "plain"})
     trainer = Trainer(astray=lambda recipe: recipe.seed == 0 and bool(recipe.loss.regularizer))
     notes = []
-    rows = reproduce(
+    rows = run_experiment(
         "losses", tmp_path / "runs", tmp_path / "results", scale="toy", seeds=3, train=trainer, report=notes.append
     )
     row = row_of(rows, loss="smooth_ap", training="tcm")
@@ -137,7 +137,7 @@ def test_a_finished_run_of_another_recipe_is_refused(made):
     before = load_recipe(path)
     load_recipe(path, ["optimizer.learning_rate=0.5"]).save(path)
     with pytest.raises(im.InputError, match="seed-1 was trained with another optimizer"):
-        reproduce("losses", made.folder / "runs", made.folder / "results", scale="toy", seeds=3, train=Trainer())
+        run_experiment("losses", made.folder / "runs", made.folder / "results", scale="toy", seeds=3, train=Trainer())
     before.save(path)
 
 
@@ -147,7 +147,7 @@ def test_a_run_that_was_stopped_before_anything_was_kept_begins_again(made):
     folder.mkdir()
     (folder / "seconds.json").write_text('{"seconds": 5}')
     trainer = Trainer()
-    reproduce("losses", made.folder / "runs", made.folder / "results", scale="toy", seeds=3, train=trainer)
+    run_experiment("losses", made.folder / "runs", made.folder / "results", scale="toy", seeds=3, train=trainer)
     assert trainer.trained == [folder]
     assert json.loads((folder / "seconds.json").read_text())["seconds"] < 5
 
@@ -180,7 +180,7 @@ def test_what_went_astray_is_trained_again_with_other_settings_only(add, tmp_pat
     def run(trainer):
         notes = []
         options = {"scale": "toy", "seeds": 1, "train": trainer, "report": notes.append}
-        reproduce("losses", tmp_path / "runs", tmp_path / "results", **options)
+        run_experiment("losses", tmp_path / "runs", tmp_path / "results", **options)
         return "\n".join(notes)
 
     run(Trainer(astray=lambda recipe: bool(recipe.loss.regularizer)))
@@ -201,7 +201,7 @@ def test_what_went_astray_is_trained_again_with_other_settings_only(add, tmp_pat
 def test_seconds_of_a_run_that_went_on_after_a_kill_are_not_known(add, tmp_path):
     add("losses")
     options = {"scale": "toy", "seeds": 1, "train": Trainer()}
-    reproduce("losses", tmp_path / "runs", tmp_path / "results", **options)
+    run_experiment("losses", tmp_path / "runs", tmp_path / "results", **options)
     for name, before in (("smooth_ap+tcm", None), ("arcface+tcm", 1000.0)):
         folder = tmp_path / "runs" / "toy" / name / "seed-0"
         (folder / "evaluation.json").unlink()
@@ -218,7 +218,7 @@ def test_seconds_of_a_run_that_went_on_after_a_kill_are_not_known(add, tmp_path)
             super().__call__(recipe, folder, **rest)
 
     for train in (Watching(), Trainer()):  # found again, it is as little known
-        reproduce("losses", tmp_path / "runs", tmp_path / "results", **{**options, "train": train})
+        run_experiment("losses", tmp_path / "runs", tmp_path / "results", **{**options, "train": train})
         runs = runs_of(tmp_path / "results" / "losses")
         assert runs["smooth_ap", "tcm", 0]["seconds"] is None
         assert 1000 < runs["arcface", "tcm", 0]["seconds"] < 1100
@@ -234,17 +234,17 @@ def test_an_unfinished_run_goes_on_after_its_data_have_moved(add, tmp_path):
 
     add("losses")
     first, second = Claiming(), Claiming()
-    reproduce("losses", tmp_path / "runs", tmp_path / "results", scale="toy", seeds=1, train=first)
+    run_experiment("losses", tmp_path / "runs", tmp_path / "results", scale="toy", seeds=1, train=first)
     (tmp_path / "runs").rename(tmp_path / "moved")  # the toy's data lie there
     folder = tmp_path / "moved" / "toy" / "smooth_ap+tcm" / "seed-0"
     (folder / "evaluation.json").unlink()
-    reproduce("losses", tmp_path / "moved", tmp_path / "results", scale="toy", seeds=1, train=second)
+    run_experiment("losses", tmp_path / "moved", tmp_path / "results", scale="toy", seeds=1, train=second)
     assert second.trained == [folder]
     assert load_recipe(folder).data["root"] == str(tmp_path / "moved" / "data" / "patterns")
     (folder / "evaluation.json").unlink()
     load_recipe(folder, ["optimizer.learning_rate=0.5"]).save(folder / "recipe.yaml")
     with pytest.raises(im.InputError, match="begun with another optimizer"):
-        reproduce("losses", tmp_path / "moved", tmp_path / "results", scale="toy", seeds=1, train=second)
+        run_experiment("losses", tmp_path / "moved", tmp_path / "results", scale="toy", seeds=1, train=second)
 
 
 def test_latex_has_no_letter_that_it_cannot_set():

@@ -1,4 +1,4 @@
-"""``reproduce``: run an experiment, or go on with it, and write what came of it.
+"""Run an experiment, or go on with it, and write what came of it.
 
 FOLDER/SETTING/CHOICES/seed-0/            a run a folder, as `isomargin train` makes it; experiments share them
 FOLDER/SETTING/margins/CHOICES/seed-0/    a search a folder, as `isomargin tune` makes it
@@ -17,26 +17,26 @@ from isomargin.core.errors import InputError
 from isomargin.measure.evaluation import Evaluation
 from isomargin.training import loop
 from isomargin.training.run_folder import RunFolder
+from lab.calibration_ranges import make_range_tables, write_ranges
 from lab.devices import train_on_devices
 from lab.experiment import Experiment, Plan, Scale, load_experiment, load_settings, plan_of
 from lab.features import make_features
 from lab.figures import draw_figures
 from lab.jobs import Report, Train, locked, train_all
 from lab.margins import draw_margins, margins_outcome, search_margins
-from lab.outcome import Outcome, write_outcome
-from lab.parts import Whole, join, read_before
+from lab.merging import Whole, join, read_before
 from lab.plan import PlannedRun, check_choices, file_name, find_settings, planned_runs
-from lab.ranges import make_range_tables, write_ranges
-from lab.results import make_rows, run_values
+from lab.results_folder import Outcome, write_outcome
+from lab.seed_means import make_rows, run_values
 from lab.tables import make_table, notes_of
-from lab.toy import write_toy_data
+from lab.toy_data import write_toy_data
 
 Draw = Callable[[Path], None]
 """Draws the figures of an outcome into the folder of its results."""
 KEPT = 12  # evaluations in memory: those of a benchmark have 50 MB each
 
 
-def reproduce(
+def run_experiment(
     name: str,
     folder: Path,
     results: Path,

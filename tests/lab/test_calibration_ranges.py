@@ -9,8 +9,8 @@ import pytest
 from pretended_training import Trainer, drawn
 
 import isomargin as im
-from lab.ranges import RangeTable
-from lab.reproduce import reproduce
+from lab.calibration_ranges import RangeTable
+from lab.run_experiment import run_experiment
 
 RANGES = [[0.01, 0.05], [0.05, 0.2]]
 SPREADS = {("smooth_ap", "plain"): 0.5, ("smooth_ap", "tcm"): 0.1, ("arcface", "plain"): 0.7, ("arcface", "tcm"): 0.3}
@@ -30,7 +30,7 @@ def kendall(one, other):
 
 def test_every_range_has_the_opis_and_the_order_of_separate_evaluations(add, tmp_path):
     add("ranges", ranges=RANGES)
-    reproduce("ranges", tmp_path / "runs", tmp_path / "results", scale="toy", train=Trainer())
+    run_experiment("ranges", tmp_path / "runs", tmp_path / "results", scale="toy", train=Trainer())
     with (tmp_path / "results" / "ranges" / "ranges.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(float(row["low"]), float(row["high"])) for row in rows[::4]] == [(0.01, 0.05), (0.05, 0.2), (0.01, 0.1)]
@@ -58,6 +58,6 @@ def test_a_range_without_pairs_enough_is_told_and_left_out(add, tmp_path):
     add("ranges", ranges=[[1e-6, 1e-5], [0.01, 0.05]])
     notes = []
     options = {"scale": "toy", "train": Trainer(), "report": notes.append}
-    reproduce("ranges", tmp_path / "runs", tmp_path / "results", **options)
+    run_experiment("ranges", tmp_path / "runs", tmp_path / "results", **options)
     assert any("no OPIS from 1e-06 to 1e-05" in note for note in notes)
     assert "1e-06" not in (tmp_path / "results" / "ranges" / "ranges.md").read_text()

@@ -12,9 +12,9 @@ import numpy as np
 
 from isomargin.core.errors import InputError
 from lab.experiment import Experiment
-from lab.outcome import write_text
+from lab.files import write_text
 from lab.plan import PlannedRun
-from lab.results import Load, grouped
+from lab.seed_means import Load, grouped
 from lab.tables import as_csv, as_markdown, shown, signs
 
 Range = tuple[float, float]

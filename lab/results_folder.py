@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from isomargin.core.files import atomic_write
 from isomargin.training.recipe import Recipe
 from lab.experiment import Experiment
-from lab.results import write_json
+from lab.files import write_json, write_text
 from lab.tables import Table, as_csv, as_latex, as_markdown, published_part
 
 
@@ -48,12 +47,6 @@ def write_outcome(outcome: Outcome, experiment: Experiment, folder: Path, keep_f
     for old in folder.glob("margins_grid-*.png" if keep_figures else "*.png"):
         if not keep_figures or old.stem.removeprefix("margins_grid-") not in outcome.recipes:
             old.unlink()
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file of text, whole or not at all."""
-    with atomic_write(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
 
 
 def without_place(recipe: Recipe) -> Recipe:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from isomargin.core.files import atomic_write
 from isomargin.measure.comparison import Difference
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.seed_comparison import FAR_SPREAD, FRR_SPREAD, compare_seeds
@@ -154,23 +152,3 @@ def run_values(result: RunResult) -> dict[str, Any]:
     """Give one run flat."""
     run = result.run
     return {"setting": run.setting, **run.choices, "seed": run.seed, "seconds": result.seconds, **result.scores}
-
-
-def write_json(path: Path, values: Any) -> None:
-    """Write JSON that a person can read, whole or not at all; NaN as null."""
-    text = json.dumps(without_nan(values), indent=1, allow_nan=False) + "\n"
-    with atomic_write(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-
-
-def without_nan(values: Any) -> Any:
-    """Put None in NaN's place, at any depth.
-
-    >>> without_nan({"a": [1.0, float("nan")]})
-    {'a': [1.0, None]}
-    """
-    if isinstance(values, dict):
-        return {name: without_nan(each) for name, each in values.items()}
-    if isinstance(values, list | tuple):
-        return [without_nan(each) for each in values]
-    return None if isinstance(values, float) and math.isnan(values) else values
