@@ -20,14 +20,15 @@ how many cases measurably. A loss that several of the experiments have in a sett
     <!-- end -->
 """
 
-import csv
 import re
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the lab is not installed
 
-from lab.tables import THOUSANDTHS, unit
+from lab.files import read_csv
+from lab.score_text import THOUSANDTHS, change_text, unit
+from lab.table_text import as_markdown
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "docs" / "results.md", ROOT / "README.md")
@@ -73,30 +74,13 @@ def score(row: dict[str, str], column: str) -> str:
     return f"{value:.1f}%" if column.startswith("recall@") else f"{value:.3g}"
 
 
-def change(row: dict[str, str], column: str) -> str:
-    """Write a change with its interval: of OPIS and its kin a share, of rates points. Times have the range of a few."""
-    if row.get(f"{column} change lowest"):
-        value, low, high = (100 * float(row[f"{column} change{part}"]) for part in ("", " lowest", " highest"))
-        text = f"{value:+.1f}% ({low:+.1f} to {high:+.1f})"
-    elif row.get(f"{column} change"):
-        value, low, high = (100 * float(row[f"{column} change{part}"]) for part in ("", " low", " high"))
-        text = f"{value:+.0f}% ({low:+.0f} to {high:+.0f})"
-    elif row.get(f"{column} difference"):
-        value, low, high = (unit(column) * float(row[f"{column} difference{part}"]) for part in ("", " low", " high"))
-        text = f"{value:+.2f} ({low:+.2f} to {high:+.2f})"
-    else:
-        return ""
-    return text.replace("-", "−")
-
-
 def read(experiment: str, wanted: dict[str, str]) -> list[dict[str, str]]:
     """Read the rows of an experiment that have the wanted choices."""
-    with (ROOT / "results" / experiment / "table.csv").open(encoding="utf-8") as file:
-        return [
-            row
-            for row in csv.DictReader(file)
-            if all(row[each] in wanted.get(each, row[each]).split(",") for each in row)
-        ]
+    return [
+        row
+        for row in read_csv(ROOT / "results" / experiment / "table.csv")
+        if all(row[each] in wanted.get(each, row[each]).split(",") for each in row)
+    ]
 
 
 def table(experiment: str, wanted: dict[str, str]) -> str:
@@ -109,23 +93,18 @@ def table(experiment: str, wanted: dict[str, str]) -> str:
     for number, choice in enumerate(choices):
         heads += [f"{name(choice)}: {name(column)}" if choice else name(column) for column in columns]
         if not choice and number == 0:
-            heads += [f"{name(column)} change" for column in columns if any(change(row, column) for row in rows)]
+            heads += [f"{name(column)} change" for column in columns if any(change_text(row, column) for row in rows)]
     lines = []
     for key in dict.fromkeys(tuple(row[each] for each in by) for row in rows):
         same = [row for row in rows if tuple(row[each] for each in by) == key]
         cells = [name(each) for each in key]
         for number, choice in enumerate(choices):
             (row,) = (each for each in same if not choice or each[axis] == choice)
-            cells += [score(row, each) if number == 0 else change(row, each) for each in columns]
+            cells += [score(row, each) if number == 0 else change_text(row, each) for each in columns]
             if not choice:
-                cells += [change(row, each) for each in columns if any(change(every, each) for every in rows)]
+                cells += [change_text(row, each) for each in columns if any(change_text(every, each) for every in rows)]
         lines.append(cells)
-    return markdown(heads, lines)
-
-
-def markdown(heads: list[str], lines: list[list[str]]) -> str:
-    """Write a table."""
-    return "".join("| " + " | ".join(line) + " |\n" for line in [heads, ["---"] * len(heads), *lines])
+    return as_markdown(heads, lines)
 
 
 def read_cases(sources: str, trainings: str) -> Cases:
@@ -161,16 +140,15 @@ def glance(wanted: dict[str, str]) -> str:
         f"with {name(each)} {found.count(-1)} of {len(found)} are measurably lower and {found.count(1)} higher"
         for each, found in signs.items()
     ]
-    return (
-        f"{markdown(heads, lines)}\n{name(column)[0].upper()}{name(column)[1:]}, of all cases: {'; '.join(counts)}.\n"
-    )
+    title = f"{name(column)[0].upper()}{name(column)[1:]}"
+    return f"{as_markdown(heads, lines)}\n{title}, of all cases: {'; '.join(counts)}.\n"
 
 
 def brief(row: dict[str, str] | None, column: str) -> str:
     """Write a change without its interval, bold where that excludes zero; a dash where there is none."""
     if row is None:
         return "–"
-    text = change(row, column).partition(" (")[0]
+    text = change_text(row, column).partition(" (")[0]
     return f"**{text}**" if sign(row, column) else text
 
 

@@ -1,61 +1,61 @@
-"""OPIS of an experiment's runs for several ranges of false accept rates: whether the order of models depends on it."""
+"""OPIS of an experiment's runs for several calibration ranges: does the order of the models depend on the range?"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from isomargin.core.errors import InputError
 from lab.experiment import Experiment
-from lab.files import write_text
 from lab.plan import PlannedRun
+from lab.score_text import score_text, tau_text
 from lab.seed_means import Load, grouped
-from lab.tables import as_csv, as_markdown, shown, signs
+from lab.table_text import Table
 
 Range = tuple[float, float]
+ABOVE = "OPIS ×1e-3 (rank) by the range of false accept rates, and the order's Kendall τ to that of the runs' own."
 
 
 @dataclass(frozen=True)
-class RangeTable:
-    """One setting's models in every range."""
+class RangeScores:
+    """OPIS of one setting's models in every range."""
 
     setting: str
     choices: list[dict[str, str]]
     own: Range
-    """The range that the runs were evaluated with, which the others are held against."""
+    """The range that the runs were evaluated with, which the others are compared with."""
     opis: dict[Range, list[float]]
-    """By range, each model's, in the mean over seeds."""
+    """By range, one value per model: the mean over seeds."""
 
-    def ranks(self, of: Range) -> list[int]:
-        """Give each model's place, the lowest OPIS being 1; equals share the better one."""
+    def ranks(self, far: Range) -> list[int]:
+        """Rank the models, the lowest OPIS first; equal models share the better rank."""
         from scipy.stats import rankdata
 
-        return [int(each) for each in rankdata(self.opis[of], method="min")]
+        return [int(rank) for rank in rankdata(self.opis[far], method="min")]
 
-    def tau(self, of: Range) -> float:
-        """Give Kendall's tau between the order in a range and that in the runs' own; NaN if there is no order."""
+    def tau(self, far: Range) -> float:
+        """Compute Kendall's tau between the order in a range and the order in the runs' own; NaN without an order."""
         from scipy.stats import kendalltau
 
         if len(self.choices) < 2:
             return math.nan
-        return float(kendalltau(self.opis[of], self.opis[self.own]).statistic)
+        return float(kendalltau(self.opis[far], self.opis[self.own]).statistic)
 
 
-def make_range_tables(
+def score_ranges(
     experiment: Experiment, runs: Sequence[PlannedRun], load: Load, report: Callable[[str], None]
-) -> list[RangeTable]:
-    """Answer for every range of an experiment, by setting; ranges without pairs enough are told and left out."""
-    groups, tables = grouped(runs), []
+) -> list[RangeScores]:
+    """Compute OPIS in every range of an experiment, by setting; ranges with too few pairs are reported and left out."""
+    groups, scores = grouped(runs), []
     for setting in dict.fromkeys(run.setting for run in runs):
         models = {choices: group for (name, choices), group in groups.items() if name == setting}
         first = load(next(iter(models.values()))[0].folder)
         own: Range = (float(first.settings.far[0]), float(first.settings.far[1]))
-        opis: dict[Range, list[float]] = {each: [] for each in dict.fromkeys((*experiment.ranges, own))}
+        opis: dict[Range, list[float]] = {far: [] for far in dict.fromkeys((*experiment.ranges, own))}
         for group in models.values():
             for far in list(opis):
                 try:
@@ -65,42 +65,35 @@ def make_range_tables(
                     del opis[far]
                 else:
                     opis[far].append(float(np.mean(values)))
-        tables.append(RangeTable(setting, [dict(choices) for choices in models], own, opis))
-    return tables
+        scores.append(RangeScores(setting, [dict(choices) for choices in models], own, opis))
+    return scores
 
 
-def tau_cell(tau: float) -> str:
-    """Write Kendall's tau, which there may be none of.
-
-    >>> tau_cell(-1 / 3), tau_cell(math.nan)
-    ('−0.33', '–')
-    """
-    return "–" if math.isnan(tau) else signs(f"{tau:.2f}")
-
-
-def write_ranges(tables: Sequence[RangeTable], place: Path) -> None:
-    """Write ranges.md, with OPIS and rank of each model in each range and Kendall's tau below, and ranges.csv."""
-    parts = [
-        "OPIS ×1e-3 (rank) by the range of false accept rates, and the order's Kendall τ to that of the runs' own.\n"
+def range_rows(scores: Sequence[RangeScores]) -> list[dict[str, Any]]:
+    """Give the rows of ranges.csv: OPIS and rank of each model in each range, and Kendall's tau of the range."""
+    return [
+        {"setting": scored.setting, **chosen, "low": low, "high": high, "opis": opis[number]}
+        | {"rank": scored.ranks((low, high))[number], "tau": scored.tau((low, high))}
+        | {"tau against low": scored.own[0], "tau against high": scored.own[1]}
+        for scored in scores
+        for (low, high), opis in scored.opis.items()
+        for number, chosen in enumerate(scored.choices)
     ]
-    numbers: list[dict[str, Any]] = []
-    for table in tables:
-        axes = list(table.choices[0])
-        heads = ["setting", *axes, *(f"{low:g} to {high:g}" for low, high in table.opis)]
-        ranks = {each: table.ranks(each) for each in table.opis}
-        lines = [
-            [table.setting, *chosen.values()]
-            + [f"{shown('opis', opis[number])} ({ranks[each][number]})" for each, opis in table.opis.items()]
-            for number, chosen in enumerate(table.choices)
-        ]
-        to_own = f"τ to {table.own[0]:g} to {table.own[1]:g}"
-        lines.append([to_own, *[""] * len(axes), *(tau_cell(table.tau(each)) for each in table.opis)])
-        parts.append(as_markdown(heads, lines))
-        for each, opis in table.opis.items():
-            numbers += [
-                {"setting": table.setting, **chosen, "low": each[0], "high": each[1], "opis": opis[number]}
-                | {"rank": ranks[each][number], "tau": table.tau(each)}
-                for number, chosen in enumerate(table.choices)
-            ]
-    write_text(place / "ranges.md", "\n".join(parts))
-    write_text(place / "ranges.csv", as_csv(numbers))
+
+
+def range_tables(rows: Sequence[Mapping[str, str]]) -> list[Table]:
+    """Make tables from the rows of ranges.csv, one per setting: OPIS with ranks, and Kendall's tau below."""
+    tables: list[Table] = []
+    for setting in dict.fromkeys(row["setting"] for row in rows):
+        here = [row for row in rows if row["setting"] == setting]
+        axes = list(here[0])[1 : list(here[0]).index("low")]
+        ranges = {f"{float(row['low']):g} to {float(row['high']):g}": row for row in here}
+        lines: dict[tuple[str, ...], list[str]] = {}
+        for row in here:
+            begin = (setting, *(row[axis] for axis in axes))
+            lines.setdefault(begin, [*begin]).append(f"{score_text(row, 'opis')} ({row['rank']})")
+        own = f"τ to {float(here[0]['tau against low']):g} to {float(here[0]['tau against high']):g}"
+        taus = [tau_text(float(row["tau"] or math.nan)) for row in ranges.values()]
+        body = [*lines.values(), [own, *[""] * len(axes), *taus]]
+        tables.append(Table(["setting", *axes, *ranges], body, before="" if tables else ABOVE))
+    return tables

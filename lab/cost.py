@@ -1,7 +1,8 @@
-"""Experiments of kind `cost`: how long an epoch's parts take, the paper's t_loss, t_backbone and t_epoch.
+"""Experiments of kind `cost`: how long the parts of an epoch take, the paper's t_loss, t_backbone and t_epoch.
 
-All choices of a setting are timed in this process, in turn at every batch, on the same batches: what slows the machine
-down for a while slows all of them. A step is the training loop's, taken apart at the embeddings; nothing is evaluated.
+All choices of a setting are timed in this process, in turn at every batch and on the same batches: whatever slows the
+machine down for a while slows all of them. A step is the training loop's, split at the embeddings. Nothing is
+evaluated.
 """
 
 from __future__ import annotations
@@ -23,25 +24,24 @@ from isomargin.training.embed import default_workers
 from isomargin.training.large_batch import large_batch_backward
 from isomargin.training.loop import clip, seed_step
 from lab.experiment import Experiment, Plan
-from lab.plan import PlannedRun, base_of, file_name
-from lab.results_folder import Outcome
+from lab.plan import PlannedRun, base_of, result_name
+from lab.results_folder import Results
 from lab.seed_means import grouped
-from lab.tables import Table, signs
 
-WARM_UP = 2  # batches that are not counted: memory is found, kernels are chosen
+WARM_UP = 2  # batches that are not counted, while memory is allocated and kernels are chosen
 PARTS = ("loss", "backbone", "epoch")
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds that the parts of an epoch take, once measured."""
+    """Seconds that the parts of an epoch take, in one repetition."""
 
     loss: float
-    """The loss and its gradient at the embeddings."""
+    """The loss and its gradient with respect to the embeddings."""
     backbone: float
     """The model and its gradients."""
     epoch: float
-    """All: feeding, model, loss, optimiser."""
+    """Everything: loading, model, loss, optimizer."""
 
 
 @dataclass(frozen=True)
@@ -49,23 +49,23 @@ class Measured:
     """One choice's costs."""
 
     run: PlannedRun
-    """The first seed's, for its names and its recipe."""
+    """With the first seed, for its name and recipe."""
     costs: tuple[Cost, ...]
-    """A repetition each."""
+    """One per repetition."""
     batches: int
-    """An epoch has."""
+    """Per epoch."""
     device: str
 
 
 class Clock:
-    """Adds up the time of some parts; waits for a GPU to be done before it looks."""
+    """Adds up the time that parts of a step take; waits for the GPU before it reads the time."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.seconds: dict[str, float] = {}
 
     def now(self) -> float:
-        """Look at the time."""
+        """Read the time."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return time.perf_counter()
@@ -79,7 +79,7 @@ class Clock:
 
 
 class Trainee:
-    """What a choice trains: model, loss, optimiser and batches, made as the training loop makes them."""
+    """What a choice trains: model, loss, optimizer and batches, made as the training loop makes them."""
 
     def __init__(self, run: PlannedRun) -> None:
         recipe = run.recipe
@@ -101,11 +101,11 @@ class Trainee:
 
     @property
     def feeding(self) -> str:
-        """The same text for choices that train on the same batches."""
+        """A text that is the same for choices that train on the same batches."""
         return self.recipe.model_dump_json(include={"data", "batch", "augmentation", "seed", "model"})
 
     def batches(self, number: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Give its first batches."""
+        """Load the first batches."""
         images = self.embedder.input_statistics
         return training_batches(
             self.data.train,
@@ -120,7 +120,7 @@ class Trainee:
         )
 
     def step(self, batch: Tensor, labels: Tensor) -> dict[str, float]:
-        """Take a training step; give the seconds of its parts."""
+        """Take one training step; give the seconds of its parts."""
         clock = Clock(self.fabric.device)
         seed_step(self.recipe.seed, self.steps, 0)
         self.steps += 1
@@ -133,7 +133,7 @@ class Trainee:
         return clock.seconds
 
     def backward(self, batch: Tensor, labels: Tensor, clock: Clock) -> None:
-        """Take all gradients, those at the embeddings first."""
+        """Compute all gradients, those of the embeddings first."""
         if self.recipe.batch.chunk is not None:
             self.backward_in_chunks(batch, labels, clock, self.recipe.batch.chunk)
             return
@@ -146,11 +146,11 @@ class Trainee:
             self.fabric.backward(embeddings, gradient=leaves.grad)
 
     def backward_in_chunks(self, batch: Tensor, labels: Tensor, clock: Clock, chunk: int) -> None:
-        """Take all gradients of a batch larger than memory; what is not the loss's part is the backbone's."""
+        """Compute all gradients of a batch larger than memory; time that is not the loss's counts as the backbone's."""
 
-        def loss(embeddings: Tensor, of: Tensor) -> Tensor:
+        def loss(embeddings: Tensor, their_labels: Tensor) -> Tensor:
             with clock.time("loss"):
-                value: Tensor = self.loss(embeddings, of)
+                value: Tensor = self.loss(embeddings, their_labels)
                 return value
 
         def backward(tensor: Tensor, gradient: Tensor | None = None) -> None:
@@ -163,26 +163,26 @@ class Trainee:
 
 
 def measure_cost(plan: Plan, runs: Sequence[PlannedRun], report: Callable[[str], None]) -> list[Measured]:
-    """Time every choice of every setting, as often as there are seeds."""
+    """Time every choice of every setting, once per seed."""
     measured = []
     for setting in dict.fromkeys(run.setting for run in runs):
         groups = [group for (name, _), group in grouped(runs).items() if name == setting]
         trainees = [Trainee(group[0]) for group in groups]
         costs: list[list[Cost]] = [[] for _ in trainees]
         for repetition in range(len(groups[0])):
-            report(f"{setting}: {len(trainees)} choices, time {repetition + 1} of {len(groups[0])}")
-            for own, cost in zip(costs, time_together(trainees, plan.batches), strict=True):
-                own.append(cost)
+            report(f"{setting}: {len(trainees)} choices, repetition {repetition + 1} of {len(groups[0])}")
+            for repetitions, cost in zip(costs, time_together(trainees, plan.batches), strict=True):
+                repetitions.append(cost)
         measured += [
-            Measured(each.run, tuple(own), len(each.sampler), each.fabric.device.type)
-            for each, own in zip(trainees, costs, strict=True)
+            Measured(trainee.run, tuple(repetitions), len(trainee.sampler), trainee.fabric.device.type)
+            for trainee, repetitions in zip(trainees, costs, strict=True)
         ]
     return measured
 
 
 def time_together(trainees: Sequence[Trainee], batches: int) -> list[Cost]:
-    """Time some batches of every choice, in turn at every batch, another one first each time."""
-    feeds = {each.feeding: each.batches(batches + WARM_UP) for each in trainees}
+    """Time some batches of every choice, in turn at every batch, each time beginning with another choice."""
+    feeds = {trainee.feeding: trainee.batches(batches + WARM_UP) for trainee in trainees}
     steps: list[list[dict[str, float]]] = [[] for _ in trainees]
     for number in range(batches + WARM_UP):
         drawn = {feeding: next(feed) for feeding, feed in feeds.items()}
@@ -191,15 +191,15 @@ def time_together(trainees: Sequence[Trainee], batches: int) -> list[Cost]:
             seconds = trainees[which].step(*drawn[trainees[which].feeding])
             if number >= WARM_UP:
                 steps[which].append(seconds)
-    different = {each.feeding: each for each in trainees}
-    feeding = {name: seconds_of_feeding(each, batches) for name, each in different.items()}
-    return [as_cost(each, own, feeding[each.feeding]) for each, own in zip(trainees, steps, strict=True)]
+    different = {trainee.feeding: trainee for trainee in trainees}
+    feeding = {name: seconds_of_feeding(trainee, batches) for name, trainee in different.items()}
+    return [as_cost(trainee, timed, feeding[trainee.feeding]) for trainee, timed in zip(trainees, steps, strict=True)]
 
 
 def seconds_of_feeding(trainee: Trainee, batches: int) -> float:
-    """Give the seconds that a batch takes to be there, were nothing else to do."""
+    """Give the seconds that loading a batch takes if nothing else is done."""
     feed, clock = trainee.batches(batches + 1), Clock(trainee.fabric.device)
-    next(feed)  # processes that decode images have started then
+    next(feed)  # by then the processes that decode images have started
     begin = clock.now()
     for _ in feed:
         pass
@@ -207,88 +207,68 @@ def seconds_of_feeding(trainee: Trainee, batches: int) -> float:
 
 
 def as_cost(trainee: Trainee, steps: Sequence[dict[str, float]], feeding: float) -> Cost:
-    """Bring the medians over batches to an epoch."""
-    loss, backbone, step = (median(each[part] for each in steps) for part in ("loss", "backbone", "step"))
-    # Files are decoded by other processes: beside a GPU at the same time, on the same cores in addition.
+    """Scale the medians over batches to an epoch."""
+    loss, backbone, step = (median(seconds[part] for seconds in steps) for part in ("loss", "backbone", "step"))
+    # Files are decoded by other processes: with a GPU that happens at the same time, without one on the same cores.
     beside = trainee.data.train.paths is not None and trainee.fabric.device.type == "cuda"
     batches = len(trainee.sampler)
     whole = max(step, feeding) if beside else step + feeding
     return Cost(batches * loss, batches * backbone, batches * whole)
 
 
-# What is written
+# Results
 
 
-def cost_outcome(experiment: Experiment, measured: Sequence[Measured]) -> Outcome:
-    """Give the table: the three times of every choice, and how they differ from those it is held against."""
-    axes = list(dict.fromkeys(axis for each in measured for axis in each.run.choices))
-    heads = ["setting", *axes]
-    for part in PARTS:
-        heads += [f"{part}, s an epoch", "change"] if experiment.against else [f"{part}, s an epoch"]
-    lines, numbers = [], []
-    for each in measured:
-        other = held_against(experiment, each, measured)
-        line = [each.run.setting, *(each.run.choices.get(axis, "") for axis in axes)]
-        number: dict[str, Any] = {"setting": each.run.setting, **each.run.choices, "batches_an_epoch": each.batches}
+def cost_results(experiment: Experiment, measured: Sequence[Measured]) -> Results:
+    """Give the times of every choice, and how they differ from those it is compared with."""
+    rows = []
+    for choice in measured:
+        base = compared_with(experiment, choice, measured)
+        row: dict[str, Any] = {
+            "setting": choice.run.setting,
+            **choice.run.choices,
+            "batches_an_epoch": choice.batches,
+        }
         for part in PARTS:
-            changes = [] if other is None else changes_of_times(each, other, part)
-            line += [time_cell(each, part), change_of_times(changes)] if experiment.against else [time_cell(each, part)]
-            number |= spread_values(f"{part} seconds", [getattr(cost, part) for cost in each.costs])
-            number |= spread_values(f"{part} change", changes)
-        lines.append(line)
-        numbers.append(number)
-    recipes = {file_name(each.run.setting, each.run.choices): each.run.recipe for each in measured}
-    return Outcome(Table(heads, lines, numbers), [one for each in measured for one in cost_values(each)], recipes)
+            row |= spread_values(f"{part} seconds", [getattr(cost, part) for cost in choice.costs])
+            row |= spread_values(f"{part} change", [] if base is None else changes_of_times(choice, base, part))
+        rows.append(row)
+    runs = [row for choice in measured for row in run_rows(choice)]
+    recipes = {result_name(choice.run.setting, choice.run.choices): choice.run.recipe for choice in measured}
+    return Results(rows, runs, recipes)
 
 
-def held_against(experiment: Experiment, one: Measured, measured: Sequence[Measured]) -> Measured | None:
-    """Find what a choice's times are held against; None for that one itself."""
-    base = base_of(one.run.choices, experiment.against)
-    same = (each for each in measured if each.run.setting == one.run.setting and each.run.choices == base)
-    return None if base == one.run.choices else next(same, None)
+def compared_with(experiment: Experiment, choice: Measured, measured: Sequence[Measured]) -> Measured | None:
+    """Find the choice whose times another's are compared with; None for that one itself."""
+    base = base_of(choice.run.choices, experiment.against)
+    same = (other for other in measured if other.run.setting == choice.run.setting and other.run.choices == base)
+    return None if base == choice.run.choices else next(same, None)
 
 
-def changes_of_times(one: Measured, other: Measured, part: str) -> list[float]:
-    """Give by how much of the other's a time is longer, each repetition."""
-    pairs = zip(one.costs, other.costs, strict=True)
+def changes_of_times(choice: Measured, base: Measured, part: str) -> list[float]:
+    """Give the relative change of a time in every repetition."""
+    pairs = zip(choice.costs, base.costs, strict=True)
     return [getattr(here, part) / getattr(there, part) - 1 for here, there in pairs]
 
 
-def time_cell(measured: Measured, part: str) -> str:
-    """Write a time with its range over repetitions."""
-    times = [getattr(cost, part) for cost in measured.costs]
-    return f"{median(times):.3g} ({min(times):.3g} to {max(times):.3g})"
-
-
-def change_of_times(changes: Sequence[float]) -> str:
-    """Write a change of a time with its range over repetitions; nothing if there is none.
-
-    >>> change_of_times([0.02, 0.031, -0.01])
-    '+2.0% (−1.0 to +3.1)'
-    """
-    if not changes:
-        return ""
-    middle, low, high = (100 * each for each in (median(changes), min(changes), max(changes)))
-    return signs(f"{middle:+.1f}% ({low:+.1f} to {high:+.1f})")
-
-
 def spread_values(name: str, values: Sequence[float]) -> dict[str, float]:
-    """Give the median and the range of some values by name; nothing of none."""
+    """Give the median and the range of values by name; nothing without values."""
     if not values:
         return {}
     return {name: median(values), f"{name} lowest": min(values), f"{name} highest": max(values)}
 
 
-def seconds_of(cost: Cost) -> dict[str, float]:
-    """Give the times by names that no axis has: one is `loss`."""
-    return {f"{part} seconds": getattr(cost, part) for part in PARTS}
-
-
-def cost_values(measured: Measured) -> list[dict[str, Any]]:
-    """Give every repetition's times, and what they were measured on."""
+def run_rows(measured: Measured) -> list[dict[str, Any]]:
+    """Give the rows of runs.csv: the times of every repetition, and the machine they were measured on."""
     run = measured.run
     machine = {"device": measured.device, "threads": torch.get_num_threads(), "batches_an_epoch": measured.batches}
     return [
-        {"setting": run.setting, **run.choices, "repetition": number, **seconds_of(cost), **machine}
+        {
+            "setting": run.setting,
+            **run.choices,
+            "repetition": number,
+            **{f"{part} seconds": getattr(cost, part) for part in PARTS},  # not `loss` alone, which is an axis
+            **machine,
+        }
         for number, cost in enumerate(measured.costs)
     ]

@@ -1,7 +1,7 @@
-"""Doing the many runs of an experiment: one after another here, or several at the same time in processes of their own.
+"""Train the runs of an experiment: one after another in this process, or several at a time in processes of their own.
 
-A run's folder is locked while it is trained, so that two experiments at the same time train no run twice: what another
-process is at is left for the end, and then waited for.
+A run's folder is locked while it is trained, so that two experiments at the same time do not train it twice: a run that
+another process is training is left for the end, and then waited for.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lab.files import without_nan, write_json
 from lab.plan import PlannedRun
 
 TIMES = "seconds.json"
-ASTRAY = "astray.json"
+DIVERGED = "diverged.json"
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 Train = Callable[..., object]
@@ -39,54 +39,54 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Busy:
-    """In place of a result: another process is at this task."""
+    """In place of a result: another process is doing this task."""
 
 
 @dataclass(frozen=True)
 class Task(Generic[Result]):
-    """Something to do, which may be found done."""
+    """Something to do, which may turn out to be done already."""
 
     name: str
     do: Callable[[bool], Result | Busy]
-    """Is told whether to wait for another process that is at it; goes to another process if there are several."""
+    """Its argument says whether to wait for another process that is doing the task. With several jobs it is pickled."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What became of training a run."""
+    """How the training of a run ended."""
 
     seconds: float | None
-    """It took, as far as is known."""
-    astray: str = ""
-    """Why it has no scores, if so."""
+    """That it took; None where that is not known."""
+    diverged: str = ""
+    """Why it has no scores; empty where it has."""
 
 
 def train_all(
     runs: Sequence[PlannedRun], folder: Path, train: Train, jobs: int, report: Report
 ) -> dict[Path, float | None]:
-    """Train what is missing of some runs; give the seconds of those that have scores, by `PlannedRun.folder`."""
+    """Train the runs that are missing; give the seconds of those that have scores, by `PlannedRun.folder`."""
     task = partial(task_of, folder=folder, train=train)
-    there = [run for run in runs if is_there(run, folder / run.folder)]
-    done = {run.folder for run in there}
-    missing = [run for run in runs if run.folder not in done]
-    if there:
-        report(f"{len(there)} of {len(runs)} runs are there already")
-    trained = do_all([task(run) for run in there], 1, lambda sentence: None)
+    done = [run for run in runs if is_done(run, folder / run.folder)]
+    done_folders = {run.folder for run in done}
+    missing = [run for run in runs if run.folder not in done_folders]
+    if done:
+        report(f"{len(done)} of {len(runs)} runs are already done")
+    trained = do_all([task(run) for run in done], 1, lambda sentence: None)
     trained += do_all([task(run, workers=workers(jobs)) for run in missing], jobs, report)
-    by_folder = dict(zip([run.folder for run in (*there, *missing)], trained, strict=True))
+    by_folder = dict(zip([run.folder for run in (*done, *missing)], trained, strict=True))
     seconds = {}
     for run in runs:
-        became = by_folder[run.folder]
-        if became.astray:
-            report(f"note: {run.folder} has no scores, {became.astray}")
+        result = by_folder[run.folder]
+        if result.diverged:
+            report(f"note: {run.folder} has no scores, {result.diverged}")
         else:
-            seconds[run.folder] = became.seconds
+            seconds[run.folder] = result.seconds
     return seconds
 
 
-def is_there(run: PlannedRun, folder: Path) -> bool:
-    """Tell whether a run is finished, or known to lead nowhere."""
-    return RunFolder(folder).finished or astray_before(run.recipe, folder / ASTRAY) is not None
+def is_done(run: PlannedRun, folder: Path) -> bool:
+    """Tell whether a run is finished, or known to diverge."""
+    return RunFolder(folder).finished or diverged_before(run.recipe, folder / DIVERGED) is not None
 
 
 def task_of(run: PlannedRun, folder: Path, train: Train, workers: int | None = None) -> Task[Trained]:
@@ -95,35 +95,35 @@ def task_of(run: PlannedRun, folder: Path, train: Train, workers: int | None = N
 
 
 def train_run(run: PlannedRun, folder: Path, train: Train, wait: bool, *, workers: int | None) -> Trained | Busy:
-    """Train a run, go on with it, or find it finished or astray."""
+    """Train a run or continue it, unless it is finished or known to diverge."""
     with locked(folder, wait) as free:
         if not free:
             return Busy()
-        path, note = RunFolder(folder), folder / ASTRAY
+        path, note = RunFolder(folder), folder / DIVERGED
         if path.finished:
             check_recipe(run.recipe, path)
             return Trained(seconds_of(path))
-        sentence = astray_before(run.recipe, note)
+        sentence = diverged_before(run.recipe, note)
         if sentence is not None:
-            return Trained(None, f"{sentence} (known from {ASTRAY} in its folder: delete that to train it again)")
+            return Trained(None, f"{sentence} (known from {DIVERGED} in its folder: delete that to train it again)")
         if note.is_file() or not path.recipe.is_file():
-            empty(folder)  # it led nowhere with other settings, or was stopped before anything was kept
-        tell_place(run.recipe, path)
+            empty(folder)  # it diverged with other settings, or was stopped before anything was saved
+        update_data_folder(run.recipe, path)
         options = {} if workers is None else {"workers": workers}
-        return go_on(run.recipe, path, partial(train, quiet=True, **options))
+        return continue_run(run.recipe, path, partial(train, quiet=True, **options))
 
 
-def go_on(recipe: Recipe, run: RunFolder, train: Train) -> Trained:
-    """Train what is missing of a run; keep how long that took, all in all, or that it led nowhere."""
+def continue_run(recipe: Recipe, run: RunFolder, train: Train) -> Trained:
+    """Train what is missing of a run; save how long that took in total, or that it diverged."""
     resumed = bool(find_checkpoints(run.checkpoints))
     before = seconds_of(run) if resumed else 0.0
-    (run.path / TIMES).unlink(missing_ok=True)  # a kill would leave a time that is too short
+    (run.path / TIMES).unlink(missing_ok=True)  # if killed, a time that is too short would stay
     taken: float | None = None
     begin = time.monotonic()
     try:
         train(recipe, run.path, resume=True)
     except DivergedError as error:
-        write_astray(recipe, error, run.path / ASTRAY)
+        write_diverged(recipe, error, run.path / DIVERGED)
         return Trained(None, str(error))
     finally:
         if before is not None and (run.recipe.is_file() or run.finished):
@@ -133,13 +133,13 @@ def go_on(recipe: Recipe, run: RunFolder, train: Train) -> Trained:
 
 
 def seconds_of(run: RunFolder) -> float | None:
-    """Give how long a run has been trained so far; None where a part of it is not known."""
+    """Give how long a run has been trained so far; None where that is not fully known."""
     path = run.path / TIMES
     return float(json.loads(path.read_text(encoding="utf-8"))["seconds"]) if path.is_file() else None
 
 
-def astray_before(recipe: Recipe, note: Path) -> str | None:
-    """Give why training by a recipe has no scores, if it was tried before and a note of it is there."""
+def diverged_before(recipe: Recipe, note: Path) -> str | None:
+    """Give why training with a recipe has no scores, if a note says that it diverged before with the same settings."""
     if not note.is_file():
         return None
     content = json.loads(note.read_text(encoding="utf-8"))
@@ -147,28 +147,28 @@ def astray_before(recipe: Recipe, note: Path) -> str | None:
     return str(content["sentence"]) if same else None
 
 
-def write_astray(recipe: Recipe, error: DivergedError, note: Path) -> None:
-    """Keep why training by a recipe has no scores: with the same settings it would go astray again."""
+def write_diverged(recipe: Recipe, error: DivergedError, note: Path) -> None:
+    """Save why training with a recipe has no scores: with the same settings it would diverge again."""
     note.parent.mkdir(parents=True, exist_ok=True)
     write_json(note, {"sentence": str(error), "settings": settings_of(recipe)})
 
 
-def tell_place(recipe: Recipe, run: RunFolder) -> None:
-    """Have the recipe in a run's folder say where its data are now, if they have moved since it was begun.
+def update_data_folder(recipe: Recipe, run: RunFolder) -> None:
+    """Set the data folder in the recipe of an unfinished run, if the data have moved since the run began.
 
-    Training goes on with the recipe that it was begun with alone, places too. Whether the data are the same it tells
-    by their classes and files, which its checkpoint knows.
+    Training continues only with the recipe that it began with, which includes the folder. Whether the data are the same
+    is checked by their classes and files, which are in the checkpoint.
     """
     if not run.recipe.is_file():
         return
     before = load_recipe(run.recipe)
-    known, now = ({name: each for name, each in one.data.items() if name != "root"} for one in (before, recipe))
+    known, now = ({name: value for name, value in one.data.items() if name != "root"} for one in (before, recipe))
     if known == now and before.data != recipe.data:
         before.model_copy(update={"data": recipe.data}).save(run.recipe)
 
 
 def empty(folder: Path) -> None:
-    """Delete what is in a folder, but not the folder, which is locked."""
+    """Delete the contents of a folder, but not the folder itself, which is locked."""
     for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
@@ -177,21 +177,21 @@ def empty(folder: Path) -> None:
 
 
 def check_recipe(recipe: Recipe, run: RunFolder) -> None:
-    """Refuse a finished run of another recipe: what an experiment says may have changed since it was trained."""
+    """Refuse a finished run with another recipe: the experiment may have changed since it was trained."""
     if not run.recipe.is_file():
         return
-    before, now = (settings_of(each) for each in (load_recipe(run.recipe), recipe))
+    before, now = (settings_of(one) for one in (load_recipe(run.recipe), recipe))
     different = [name for name in now if before[name] != now[name]]
     if different:
         name = different[0]
         raise InputError(
             f"{run.path} was trained with another {name} ({before[name]} and not {now[name]}): move it away to train "
-            "it anew, or choose another --output"
+            "it again, or choose another --output"
         )
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:
-    """Give a recipe's settings but for its name, where its data are, and what follows from them."""
+    """Give a recipe's settings except for its name, the folder of its data, and what follows from the data."""
     settings = recipe.model_dump(exclude={"name"})
     settings["data"].pop("root", None)
     settings["model"].pop("features", None)
@@ -200,10 +200,9 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
 
 @contextmanager
 def locked(folder: Path, wait: bool) -> Iterator[bool]:
-    """Make a folder and keep other processes from locking it; give whether that was possible at once, or wait for it.
+    """Create a folder and lock it for this process; give whether that was possible at once, or wait for it.
 
-    The lock goes with the process that has it. Where there are no such locks, as on some file systems of networks,
-    nothing keeps anyone.
+    The lock ends with the process. Where the file system has no locks, as some network file systems, nothing is locked.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as name, locked(Path(name), False) as first, locked(Path(name), False) as second:
@@ -225,12 +224,12 @@ def locked(folder: Path, wait: bool) -> Iterator[bool]:
         except BlockingIOError:
             free = False
         except OSError:
-            pass  # NFS locks no folder (EBADF), others nothing at all (ENOSYS, ENOLCK)
+            pass  # NFS cannot lock folders (EBADF), others cannot lock anything (ENOSYS, ENOLCK)
         try:
             yield free
         finally:
             if held:
-                fcntl.flock(opened, fcntl.LOCK_UN)  # processes that were forked meanwhile would keep it
+                fcntl.flock(opened, fcntl.LOCK_UN)  # processes forked in the meantime would keep it
     finally:
         os.close(opened)
 
@@ -239,7 +238,7 @@ def locked(folder: Path, wait: bool) -> Iterator[bool]:
 
 
 def do_all(tasks: Sequence[Task[Result]], jobs: int, report: Report) -> list[Result]:
-    """Do tasks, `jobs` at a time, and give their results in order; those that others are at come last."""
+    """Do tasks, `jobs` at a time, and give their results in order; those that other processes are doing come last."""
     results: dict[int, Result] = {}
     left = list(range(len(tasks)))
     for wait in (False, True):
@@ -256,7 +255,7 @@ def do_all(tasks: Sequence[Task[Result]], jobs: int, report: Report) -> list[Res
 def do_some(
     tasks: Sequence[Task[Result]], numbers: Sequence[int], wait: bool, jobs: int, report: Report
 ) -> Iterator[tuple[int, Result | Busy]]:
-    """Do some of the tasks, in this process or in others; give each number with its result as it comes."""
+    """Do some of the tasks, in this process or in others; yield each number with its result once it is done."""
 
     def tell(number: int) -> None:
         report(f"run {number + 1} of {len(tasks)}: {tasks[number].name}")
@@ -276,15 +275,15 @@ def do_some(
                 yield begun[future], future.result()
     except BrokenProcessPool as error:
         raise InputError(
-            "a process that trained was killed, perhaps for want of memory: run the same command again, it goes on; "
-            "with fewer --jobs it needs less"
+            "a training process was killed, perhaps for lack of memory: run the same command again to continue, with "
+            "fewer --jobs to use less memory"
         ) from error
 
 
 @contextmanager
 def processes(number: int, threads_each: int) -> Iterator[ProcessPoolExecutor]:
-    """Give a pool of processes with so many threads each; on an error what has not begun is dropped."""
-    # Libraries read these when they are imported, which in a new process is before anything could be called there.
+    """Start a pool of processes with this many threads each; after an error, tasks that have not begun are dropped."""
+    # Libraries read these when they are imported, which in a new process happens before anything can be called there.
     before = {name: os.environ.get(name) for name in THREADS}
     os.environ.update(dict.fromkeys(THREADS, str(threads_each)))
     pool = ProcessPoolExecutor(number, mp_context=get_context("spawn"), initializer=end_with_parent)
@@ -300,7 +299,7 @@ def processes(number: int, threads_each: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def end_with_parent() -> None:
-    """End this process when the one that began it is gone: killed, that tells it nothing, and it would train on."""
+    """End this process when its parent is gone: a parent that is killed cannot say so, and training would continue."""
     parent = parent_process()
     if parent is not None:
 
@@ -312,10 +311,10 @@ def end_with_parent() -> None:
 
 
 def threads(jobs: int) -> int:
-    """Give how many threads each of several processes has: its share of the cores, at least one."""
+    """Give how many threads each of several processes gets: its share of the cores, at least one."""
     return max(1, (os.cpu_count() or 1) // jobs)
 
 
 def workers(jobs: int) -> int | None:
-    """Give how many processes decode images for each of several runs: those of `train` itself for a single one."""
+    """Give how many processes decode images per run when there are several; None leaves a single run to `train`."""
     return None if jobs == 1 else threads(jobs)

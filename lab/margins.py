@@ -1,11 +1,12 @@
-"""Experiments of kind `margins`: TCM's margins searched on held-out training classes, once a seed, picked by the means.
+"""Experiments of kind `margins`: TCM's margins, searched on held-out training classes.
 
-FOLDER/SETTING/margins/CHOICES/seed-0/    a search a folder, as `isomargin tune` makes it
+Every seed is a search of its own; the margins are picked by the means over seeds.
+
+FOLDER/SETTING/margins/CHOICES/seed-0/    one folder per search, as `isomargin tune` writes it
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -26,24 +27,39 @@ from lab.jobs import (
     Report,
     Task,
     Train,
-    astray_before,
+    diverged_before,
     do_all,
     locked,
-    tell_place,
+    update_data_folder,
     workers,
-    write_astray,
+    write_diverged,
 )
-from lab.plan import PlannedRun, file_name
-from lab.results_folder import Outcome
+from lab.plan import PlannedRun, result_name
+from lab.results_folder import Results
 from lab.seed_means import grouped
-from lab.tables import Table, shown, signs
 
 SCORES = ("recall_at_1", "opis", "epsilon_opis", "map_at_r")
 
 
 @dataclass(frozen=True)
 class Nothing:
-    """In place of what a search has found: all its grid went astray."""
+    """In place of what a search with one seed has found: training diverged at every point of its grid."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Searches of one recipe that have picked nothing: no point of the grid has scores with every seed."""
+
+    setting: str
+    choices: dict[str, str]
+    seeds: int
+    recipe: Recipe
+    """As it was searched with."""
+
+    @property
+    def name(self) -> str:
+        """Its name among the results."""
+        return result_name(self.setting, self.choices)
 
 
 @dataclass(frozen=True)
@@ -55,18 +71,23 @@ class Found:
     searches: dict[int, Tuned]
     """By seed."""
     rows: tuple[TunedRun, ...]
-    """The grid in the mean over seeds, the picked one marked, the baseline first."""
+    """The baseline, then the grid, averaged over seeds; the picked point is marked."""
     recipe: Recipe
     """With the picked margins."""
 
     @property
     def name(self) -> str:
-        """Of its files."""
-        return file_name(self.setting, self.choices)
+        """Its name among the results."""
+        return result_name(self.setting, self.choices)
+
+    @property
+    def seeds(self) -> int:
+        """How many searches there are."""
+        return len(self.searches)
 
     @property
     def share(self) -> float | None:
-        """By which TCM is weighed, in place of a weight; None where it has one."""
+        """The share that TCM is weighed by; None where it has a weight."""
         regularizer = self.recipe.loss.regularizer
         return regularizer.get("share") if isinstance(regularizer, dict) else None
 
@@ -77,17 +98,14 @@ class Found:
 
     @property
     def baseline(self) -> TunedRun:
-        """What was trained without TCM."""
+        """The run without TCM."""
         return next(row for row in self.rows if row.is_baseline)
 
 
 def search_margins(
     margins: Margins, runs: Sequence[PlannedRun], folder: Path, train: Train, jobs: int, report: Report
-) -> tuple[list[Found], list[str]]:
-    """Search by every recipe of an experiment, or go on with it; a seed is a search of its own.
-
-    Returns: what was found, and sentences on the recipes that nothing was found for.
-    """
+) -> list[Found | Failed]:
+    """Search with every recipe of an experiment and every seed, or continue where an earlier call has stopped."""
     tasks: list[Task[Tuned | Nothing]] = [
         Task(str(path), partial(search, run.recipe, folder / path, margins, train, workers=workers(jobs)))
         for run, path in ((run, folder_of(run)) for run in runs)
@@ -96,23 +114,20 @@ def search_margins(
     by_folder = {run.folder: tuned for run, tuned in zip(runs, searched, strict=True)}
     for run in runs:
         tuned = by_folder[run.folder]
-        for note in ("all its grid went astray",) if isinstance(tuned, Nothing) else tuned.notes:
+        for note in ("training diverged at every point",) if isinstance(tuned, Nothing) else tuned.notes:
             report(f"note: {folder_of(run)}: {note}")
-    found, missing = [], []
+    results: list[Found | Failed] = []
     for (setting, choices), group in grouped(runs).items():
         searches = {run.seed: by_folder[run.folder] for run in group}
-        picked = find(setting, dict(choices), searches, margins.tolerance)
-        if picked is None:
-            name = " ".join([setting, *(choice for _, choice in choices)])
-            missing.append(f"{name} is missing: no point of its grid has scores with every seed, training went astray.")
-            report(f"note: {missing[-1]}")
-        else:
-            found.append(picked)
-    return found, missing
+        failed = Failed(setting, dict(choices), len(group), group[0].recipe)
+        results.append(find(setting, dict(choices), searches, margins.tolerance) or failed)
+        if results[-1] is failed:
+            report(f"note: {failed.name} has no margins: no point of its grid has scores with every seed")
+    return results
 
 
 def folder_of(run: PlannedRun) -> Path:
-    """Give the folder of a search within that of all experiments."""
+    """Give the folder of a search within the folder of all experiments."""
     return Path(run.setting) / "margins" / run.variant / f"seed-{run.seed}"
 
 
@@ -125,8 +140,8 @@ def search(
         if not free:
             return Busy()
         for begun in folder.glob("*/recipe.yaml"):
-            tell_place(recipe, RunFolder(begun.parent))
-        astray: set[str] = set()
+            update_data_folder(recipe, RunFolder(begun.parent))
+        diverged: set[str] = set()
         try:
             return tune(
                 recipe,
@@ -136,32 +151,32 @@ def search(
                 margins.weights,
                 held_out=margins.held_out,
                 tolerance=margins.tolerance,
-                train=partial(train_point, train, astray),
+                train=partial(train_point, train, diverged),
                 quiet=True,
                 **options,
             )
         except InputError:
-            if astray.issuperset(grid_names(margins)):
+            if diverged.issuperset(grid_names(margins)):
                 return Nothing()
             raise
 
 
-def train_point(train: Train, astray: set[str], recipe: Recipe, folder: Path, **options: Any) -> None:
-    """Train one point of a grid, unless it went astray before; add it to those that did."""
-    note = folder.with_name(f"astray-{folder.name}.json")  # a search may empty the folder
+def train_point(train: Train, diverged: set[str], recipe: Recipe, folder: Path, **options: Any) -> None:
+    """Train one point of a grid, unless it diverged before; add its name to those that did."""
+    note = folder.with_name(f"diverged-{folder.name}.json")  # not in the folder, which a search may empty
     try:
-        sentence = astray_before(recipe, note)
+        sentence = diverged_before(recipe, note)
         if sentence is not None:
             raise DivergedError(sentence)
         train(recipe, folder, **options)
     except DivergedError as error:
-        astray.add(folder.name)
-        write_astray(recipe, error, note)
+        diverged.add(folder.name)
+        write_diverged(recipe, error, note)
         raise
 
 
 def grid_names(margins: Margins) -> list[str]:
-    """Name the folders of a grid's points.
+    """List the folder names of a grid's points.
 
     >>> grid_names(Margins(positive=(0.9, 0.4), negative=(0.5, 0.3)))
     ['0.9-0.5', '0.9-0.3', '0.4-0.3']
@@ -171,21 +186,21 @@ def grid_names(margins: Margins) -> list[str]:
 
 
 def search_names(margins: Margins) -> list[str]:
-    """Name all that a search trains: the grid, and the baseline first."""
+    """List the names of all that a search trains: the baseline, then the grid."""
     return [BASELINE, *grid_names(margins)]
 
 
 def find(
     setting: str, choices: dict[str, str], searches: Mapping[int, Tuned | Nothing], tolerance: float
 ) -> Found | None:
-    """Average the grid over seeds and pick from the means; a point that went astray with any seed is not picked.
+    """Average the grid over seeds and pick by the means, except for points that diverged with any seed.
 
     Returns None where that leaves nothing to pick from.
     """
-    tuned = {seed: each for seed, each in searches.items() if isinstance(each, Tuned)}
+    tuned = {seed: found for seed, found in searches.items() if isinstance(found, Tuned)}
     if len(tuned) < len(searches):
         return None
-    rows = [mean_run(same) for same in zip(*(each.rows for each in tuned.values()), strict=True)]
+    rows = [mean_run(same) for same in zip(*(found.rows for found in tuned.values()), strict=True)]
     if not any(has_scores(row) for row in rows):
         return None
     chosen = pick(rows, tolerance)
@@ -208,69 +223,57 @@ def mean_run(same: Sequence[TunedRun]) -> TunedRun:
     0.002
     """
     if len({row.name for row in same}) > 1:
-        raise InputError(f"searches have different points, {' and '.join(row.name for row in same)}: search anew")
+        raise InputError(
+            f"searches have different points, {' and '.join(row.name for row in same)}: delete their folders to search "
+            "again"
+        )
     means: dict[str, Any] = {name: float(np.mean([getattr(row, name) for row in same])) for name in SCORES}
     return replace(same[0], picked=False, **means)
 
 
-def margins_outcome(found: Sequence[Found], notes: Sequence[str] = ()) -> Outcome:
-    """Give the table of what was picked, every point of every search, and the recipes with the picked margins."""
-    axes = list(dict.fromkeys(axis for each in found for axis in each.choices))
-    scores = [
-        f"{name} {kind}" for name in ("recall@1 %", "OPIS ×1e-3") for kind in ("without TCM", "with TCM", "change")
-    ]
-    heads = ["setting", *axes, "seeds", "m⁺", "m⁻", "weight", *scores]
-    lines = [[each.setting, *(each.choices.get(axis, "") for axis in axes), *cells_of(each)] for each in found]
+def margins_results(searches: Sequence[Found | Failed]) -> Results:
+    """Give what was picked, every point of every search, and the recipes with the picked margins."""
     runs = [
-        {"setting": each.setting, **each.choices, "seed": seed, **asdict(row), **weight_values(each, row)}
-        for each in found
-        for seed, tuned in each.searches.items()
+        {"setting": found.setting, **found.choices, "seed": seed, **asdict(row), **weight_values(found, row)}
+        for found in searches
+        if isinstance(found, Found)
+        for seed, tuned in found.searches.items()
         for row in tuned.rows
     ]
-    table = Table(heads, lines, [numbers_of(each) for each in found])
-    return Outcome(table, runs, {each.name: each.recipe for each in found}, tuple(notes))
+    return Results(
+        [table_row(search) for search in searches], runs, {search.name: search.recipe for search in searches}
+    )
 
 
 def weight_values(found: Found, row: TunedRun) -> dict[str, Any]:
-    """Give the weight of TCM at a point; where it is weighed by a share that, and no weight."""
+    """Give the weight of TCM at a point, or its share where it is weighed by a share."""
     share = None if row.is_baseline else found.share
     return {"weight": row.weight} if share is None else {"weight": None, "share": share}
 
 
-def cells_of(found: Found) -> list[str]:
-    """Write one search's part of a line."""
-    base, picked = found.baseline, found.picked
-    recall = 100 * (picked.recall_at_1 - base.recall_at_1)
-    return [
-        str(len(found.searches)),
-        f"{picked.positive_margin:g}",
-        f"{picked.negative_margin:g}",
-        f"{picked.weight:g}" if found.share is None else f"share {found.share:g}",
-        *(shown("recall@1", each.recall_at_1) for each in (base, picked)),
-        "–" if math.isnan(recall) else signs(f"{recall:+.2f}"),
-        *(shown("opis", each.opis) for each in (base, picked)),
-        signs(f"{100 * (picked.opis / base.opis - 1):+.0f}%") if base.opis > 0 else "–",
-    ]
-
-
-def numbers_of(found: Found) -> dict[str, Any]:
-    """Give one search's line as numbers."""
-    base, picked = found.baseline, found.picked
+def table_row(search: Found | Failed) -> dict[str, Any]:
+    """Give a search's row of table.csv; one that failed has no margins and no scores."""
+    begin = {"setting": search.setting, **search.choices, "seeds": search.seeds}
+    if isinstance(search, Failed):
+        return {**begin, "positive_margin": None, "negative_margin": None, "weight": None}
+    base, picked = search.baseline, search.picked
     return {
-        "setting": found.setting,
-        **found.choices,
-        "seeds": len(found.searches),
+        **begin,
         "positive_margin": picked.positive_margin,
         "negative_margin": picked.negative_margin,
-        **weight_values(found, picked),
+        **weight_values(search, picked),
         **{name: getattr(picked, name) for name in SCORES},
         **{f"{name} without TCM": getattr(base, name) for name in SCORES},
     }
 
 
-def draw_margins(found: Sequence[Found], tolerance: float, place: Path) -> None:
-    """Draw each grid, in the mean over seeds, as margins_grid-SETTING-CHOICES.png."""
+def draw_margins(searches: Sequence[Found | Failed], tolerance: float, folder: Path) -> None:
+    """Draw each grid, averaged over seeds, as margins_grid-SETTING-CHOICES.png; delete that of a search that failed."""
     from isomargin.figures import margins_grid, save
 
-    for each in found:
-        save(margins_grid(list(each.rows), tolerance), place / f"margins_grid-{each.name}.png")
+    for search in searches:
+        path = folder / f"margins_grid-{search.name}.png"
+        if isinstance(search, Failed):
+            path.unlink(missing_ok=True)
+        else:
+            save(margins_grid(list(search.rows), tolerance), path)

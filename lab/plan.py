@@ -1,7 +1,7 @@
-"""The runs that an experiment stands for: a setting, one choice of every axis, and a seed each.
+"""The runs of an experiment: each has a setting, one choice per axis, and a seed.
 
-All combinations are made, or the part of them that is asked for; the choices' changes, laid over the setting's recipe,
-are the recipe of a run.
+All combinations are planned, or the part of them that is asked for. The recipe of a run is the setting's, with the
+changes that its choices stand for.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PlannedRun(BaseModel):
 
     @property
     def variant(self) -> str:
-        """Its choices as the name of a folder.
+        """Its choices, as the name of a folder.
 
         >>> run = PlannedRun.model_construct(setting="a", choices={"loss": "smooth_ap", "regularizer": "tcm"}, seed=0)
         >>> run.variant
@@ -42,7 +42,7 @@ class PlannedRun(BaseModel):
 
     @property
     def folder(self) -> Path:
-        """Of the run, within that of all experiments: runs that several experiments share are trained once."""
+        """Its folder within the folder of all experiments: a run that several experiments share is trained once."""
         return Path(self.setting) / self.variant / f"seed-{self.seed}"
 
 
@@ -54,16 +54,16 @@ def planned_runs(
     settings: Sequence[str] | None = None,
     only: Mapping[str, Sequence[str]] | None = None,
 ) -> list[PlannedRun]:
-    """List the runs of an experiment at a scale, setting by setting, a seed after the other.
+    """List the runs of an experiment at a scale, setting by setting.
 
     Args:
-        experiment: which.
+        experiment: the experiment.
         scale: ``small``, ``paper`` or ``toy``.
-        seeds: how many, in all settings; the experiment's own unless given.
-        data: where the data are that do not come with the package, by the name of the data set, or by that of the
-            setting where features of them are trained on.
-        settings: only these of the experiment's; all unless given.
-        only: by axis, only these choices, and those that they are held against; all unless given.
+        seeds: how many, in all settings; the experiment's own number unless given.
+        data: the folders of data sets that do not come with the package, by data set; by setting where a setting
+            trains on features of the data.
+        settings: only these of the experiment's settings; all unless given.
+        only: by axis, only these choices, and those that they are compared with; all unless given.
     """
     plan = plan_of(experiment, scale)
     check_choices(plan, only or {})
@@ -77,16 +77,16 @@ def planned_runs(
                 recipe = load_recipe(known[name].recipe, [*changes, f"seed={seed}", f"name={title}"])
                 runs.append(PlannedRun(setting=name, choices=chosen, seed=seed, recipe=recipe))
     if not runs:
-        raise InputError("the experiment does not run these choices with each other in these settings: choose others")
+        raise InputError("the experiment does not combine these choices in these settings: choose others")
     return runs
 
 
 def combinations(plan: Plan, setting: str) -> list[dict[str, str]]:
-    """List the combinations of choices that a plan runs in a setting, by axis.
+    """List the combinations of choices that a plan runs in a setting.
 
     >>> axes = {"loss": ("a", "b"), "training": ("plain", "tcm")}
     >>> plan = Plan(settings=("toy",), axes=axes, only=({"loss": "a"}, {"training": ("plain",)}))
-    >>> ["+".join(each.values()) for each in combinations(plan, "toy")]
+    >>> ["+".join(chosen.values()) for chosen in combinations(plan, "toy")]
     ['a+plain', 'a+tcm', 'b+plain']
     """
     for part in plan.only:
@@ -94,7 +94,7 @@ def combinations(plan: Plan, setting: str) -> list[dict[str, str]]:
             checks.one_of(axis, "an axis of only", ("setting", *plan.axes))
     every = [dict(zip(plan.axes, choices, strict=True)) for choices in product(*plan.axes.values())]
     here = {"setting": setting}
-    return [each for each in every if not plan.only or any(fits({**here, **each}, part) for part in plan.only)]
+    return [chosen for chosen in every if not plan.only or any(fits({**here, **chosen}, part) for part in plan.only)]
 
 
 def check_choices(plan: Plan, only: Mapping[str, Sequence[str]]) -> None:
@@ -105,7 +105,7 @@ def check_choices(plan: Plan, only: Mapping[str, Sequence[str]]) -> None:
     isomargin.InputError: only: loss is 'c': one of 'a', 'b' is needed
     """
     if only and not plan.axes:
-        raise InputError("only is for experiments with axes: this one has none")
+        raise InputError("--only is for experiments with axes, and this one has none: leave it out")
     for axis, choices in only.items():
         checks.one_of(axis, "an axis of only", tuple(plan.axes))
         for choice in choices:
@@ -115,19 +115,20 @@ def check_choices(plan: Plan, only: Mapping[str, Sequence[str]]) -> None:
 def part_of(
     every: Sequence[dict[str, str]], only: Mapping[str, Sequence[str]], against: Mapping[str, str]
 ) -> list[dict[str, str]]:
-    """Give the combinations of some choices, and those that these are held against.
+    """Select the combinations of some choices, and those that they are compared with.
 
     >>> every = [{"training": "plain"}, {"training": "tcm"}, {"training": "both"}]
     >>> part_of(every, {"training": ["both"]}, {"training": "plain"})
     [{'training': 'plain'}, {'training': 'both'}]
     """
-    chosen = [each for each in every if fits(each, {axis: tuple(choices) for axis, choices in only.items()})]
-    bases = [base_of(each, against) for each in chosen]
-    return [each for each in every if each in chosen or each in bases]
+    wanted = {axis: tuple(choices) for axis, choices in only.items()}
+    selected = [chosen for chosen in every if fits(chosen, wanted)]
+    bases = [base_of(chosen, against) for chosen in selected]
+    return [chosen for chosen in every if chosen in selected or chosen in bases]
 
 
 def base_of(choices: Mapping[str, str], against: Mapping[str, str]) -> dict[str, str]:
-    """Give the choices that others are held against.
+    """Give the choices that others are compared with.
 
     >>> base_of({"loss": "a", "training": "tcm"}, {"training": "plain"})
     {'loss': 'a', 'training': 'plain'}
@@ -136,7 +137,7 @@ def base_of(choices: Mapping[str, str], against: Mapping[str, str]) -> dict[str,
 
 
 def variant_of(choices: Mapping[str, str]) -> str:
-    """Name choices as a folder is.
+    """Give the folder name of choices.
 
     >>> variant_of({"loss": "a", "training": "tcm"}), variant_of({})
     ('a+tcm', 'run')
@@ -144,26 +145,32 @@ def variant_of(choices: Mapping[str, str]) -> str:
     return "+".join(choices.values()) or "run"
 
 
-def file_name(setting: str, choices: Mapping[str, str]) -> str:
-    """Name the files of a setting and choices among the results, without a suffix."""
+def result_name(setting: str, choices: Mapping[str, str]) -> str:
+    """Name a setting and its choices among an experiment's results.
+
+    >>> result_name("cub-heads", {"loss": "arcface", "training": "tcm"})
+    'cub-heads-arcface+tcm'
+    """
     return f"{setting}-{variant_of(choices)}"
 
 
 def fits(choices: Mapping[str, str], wanted: Mapping[str, str | tuple[str, ...]]) -> bool:
-    """Tell whether choices are among those wanted of each axis; an axis that is left out fits always.
+    """Tell whether choices are among those wanted; an axis that is left out always fits.
 
     >>> fits({"loss": "a", "training": "tcm"}, {"training": ("plain", "tcm")}), fits({"loss": "a"}, {"loss": "b"})
     (True, False)
     """
-    return all(choices.get(axis) in ((each,) if isinstance(each, str) else each) for axis, each in wanted.items())
+    return all(
+        choices.get(axis) in ((allowed,) if isinstance(allowed, str) else allowed) for axis, allowed in wanted.items()
+    )
 
 
 def find_settings(plan: Plan, chosen: Sequence[str] | None, data: Mapping[str, Path]) -> dict[str, Setting]:
-    """Give a plan's settings by name, or those chosen of them; refuse them if data are missing, and name all of these.
+    """Give a plan's settings by name, or the chosen ones; if data are missing, name all that are needed.
 
     >>> find_settings(Plan(settings=("cub-heads",), needs="an evening"), None, {})
     Traceback (most recent call last):
-    isomargin.InputError: the setting cub-heads needs cub: say where it is with --data cub=FOLDER, ...
+    isomargin.InputError: the setting cub-heads needs cub: give its folder with --data cub=FOLDER, ...
     """
     every, _ = load_settings()
     for name in chosen or ():
@@ -174,24 +181,24 @@ def find_settings(plan: Plan, chosen: Sequence[str] | None, data: Mapping[str, P
     found = {name: every[name] for name in chosen or plan.settings}
     without = {name: setting.data for name, setting in found.items() if not has_data(name, setting, data)}
     if without:
-        missing = list(dict.fromkeys(each for each in without.values() if each is not None))
+        missing = list(dict.fromkeys(name for name in without.values() if name is not None))
         one = len(without) == 1
-        needs = f"; all in all this needs {' '.join(plan.needs.split())}" if plan.needs else ""
+        needs = f"; in total this needs {' '.join(plan.needs.split())}" if plan.needs else ""
         raise InputError(
-            f"the setting{'' if one else 's'} {', '.join(without)} need{'s' if one else ''} {', '.join(missing)}: say "
-            f"where {'it is' if len(missing) == 1 else 'they are'} with "
-            f"{' '.join(f'--data {each}=FOLDER' for each in missing)}, or choose other settings with --settings{needs}"
+            f"the setting{'' if one else 's'} {', '.join(without)} need{'s' if one else ''} {', '.join(missing)}: give "
+            f"{'its folder' if len(missing) == 1 else 'their folders'} with "
+            f"{' '.join(f'--data {name}=FOLDER' for name in missing)}, or choose other settings with --settings{needs}"
         )
     return found
 
 
 def has_data(name: str, setting: Setting, data: Mapping[str, Path]) -> bool:
-    """Tell whether a setting's data are given, or come with the package."""
+    """Tell whether a setting's data are given or come with the package."""
     return setting.data is None or setting.data in data or (setting.features is not None and name in data)
 
 
 def location(name: str, setting: Setting, data: Mapping[str, Path]) -> list[str]:
-    """Give the setting's own changes, with the place of its data."""
+    """Give the setting's own changes, with the folder of its data."""
     if setting.data is None:
         return list(setting.changes)
     key = name if setting.features is not None and name in data else setting.data
@@ -199,26 +206,28 @@ def location(name: str, setting: Setting, data: Mapping[str, Path]) -> list[str]
 
 
 def changes_of(setting: Setting, chosen: Mapping[str, str]) -> Sequence[str]:
-    """Give the changes that the choices of all axes stand for in a setting."""
+    """Give the changes of the recipe that the choices of all axes stand for in a setting."""
     return [change for axis in chosen for change in changes_of_choice(setting, chosen, axis)]
 
 
 def changes_of_choice(setting: Setting, chosen: Mapping[str, str], axis: str) -> Sequence[str]:
-    """Give the changes that the choice of an axis stands for in a setting, beside the choices of the others."""
+    """Give the changes that the choice of one axis stands for in a setting, given the choices of the others."""
     _, shared = load_settings()
     choice = chosen[axis]
     meanings = setting.choices.get(axis, {}).get(choice) or shared.get(axis, {}).get(choice)
     if meanings is None:
-        raise InputError(f"nothing says what {choice!r} of {axis} means: add it to settings.yaml")
-    fitting = [each for each in meanings if all(chosen.get(other) == what for other, what in each.when.items())]
+        raise InputError(f"settings.yaml does not define {choice!r} of {axis}: add it")
+    fitting = [
+        meaning for meaning in meanings if all(chosen.get(other) == what for other, what in meaning.when.items())
+    ]
     if not fitting:
         return ()
-    parts = [changes_of_choice(setting, {**chosen, axis: each}, axis) for each in fitting[-1].join]
+    parts = [changes_of_choice(setting, {**chosen, axis: part}, axis) for part in fitting[-1].join]
     return [*([joined(parts)] if parts else ()), *fitting[-1].changes]
 
 
 def joined(parts: Sequence[Sequence[str]]) -> str:
-    """Put the regularizers of several choices into one change.
+    """Join the regularizers of several choices in one change.
 
     >>> joined([["loss.regularizer={name: tcm}"], ["loss.regularizer={name: triplet}"]])
     'loss.regularizer=[{name: tcm}, {name: triplet}]'

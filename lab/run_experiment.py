@@ -1,8 +1,8 @@
-"""Run an experiment, or go on with it, and write what came of it.
+"""Run an experiment, or continue it, and write its results.
 
-FOLDER/SETTING/CHOICES/seed-0/            a run a folder, as `isomargin train` makes it; experiments share them
-FOLDER/SETTING/margins/CHOICES/seed-0/    a search a folder, as `isomargin tune` makes it
-RESULTS/NAME/                             runs.json  table.md  table.tex  table.csv  recipes/*.yaml  *.png  ranges.*
+FOLDER/SETTING/CHOICES/seed-0/            one folder per run, as `isomargin train` writes it; experiments share runs
+FOLDER/SETTING/margins/CHOICES/seed-0/    one folder per search, as `isomargin tune` writes it
+RESULTS/NAME/                             the results, see `lab.results_folder`
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from isomargin.core.errors import InputError
 from isomargin.measure.evaluation import Evaluation
 from isomargin.training import loop
 from isomargin.training.run_folder import RunFolder
-from lab.calibration_ranges import make_range_tables, write_ranges
+from lab.calibration_ranges import range_rows, score_ranges
 from lab.devices import train_on_devices
 from lab.experiment import Experiment, Plan, Scale, load_experiment, load_settings, plan_of
 from lab.features import make_features
 from lab.figures import draw_figures
+from lab.files import write_csv
 from lab.jobs import Report, Train, locked, train_all
-from lab.margins import draw_margins, margins_outcome, search_margins
-from lab.merging import Whole, join, read_before
-from lab.plan import PlannedRun, check_choices, file_name, find_settings, planned_runs
-from lab.results_folder import Outcome, write_outcome
-from lab.seed_means import make_rows, run_values
-from lab.tables import make_table, notes_of
+from lab.margins import draw_margins, margins_results, search_margins
+from lab.merging import Whole, merge
+from lab.plan import PlannedRun, check_choices, find_settings, planned_runs, result_name
+from lab.results_folder import RANGES, Results, read_results, write_results
+from lab.seed_means import make_rows, run_values, table_rows
 from lab.toy_data import write_toy_data
 
-Draw = Callable[[Path], None]
-"""Draws the figures of an outcome into the folder of its results."""
-KEPT = 12  # evaluations in memory: those of a benchmark have 50 MB each
+Finish = Callable[[Path], None]
+"""Writes what results have besides tables, such as figures, into their folder."""
+KEPT = 12  # evaluations in memory; those of a benchmark take 50 MB each
 
 
 def run_experiment(
@@ -51,90 +51,99 @@ def run_experiment(
     train: Train = loop.train,
     report: Report = lambda sentence: None,
 ) -> list[dict[str, Any]]:
-    """Run an experiment and write its tables and figures; what is finished in the folder is not run again.
+    """Run an experiment and write its results; runs that are finished in the folder are not trained again.
 
     Args:
         name: of the experiment.
         folder: of the runs.
-        results: where a folder of the experiment's name is written.
+        results: a folder with the experiment's name is written here.
         scale: ``small``, ``paper`` or ``toy``.
-        seeds: how many; the experiment's own unless given.
-        data: where data sets are that do not come with the package, by name.
-        settings: of the experiment's settings, only these.
-        only: by axis, only these choices, and those that they are held against. What is in `results` of other settings
-            and choices, by the same recipes, stays there.
-        jobs: how many runs are trained at the same time, in processes of their own; 1 is in this one.
-        devices: how many train each run together, each in a process of its own; features are made by one.
-        train: trains one run; to be called like `loop.train`.
-        report: is given a sentence at a time on how it goes.
+        seeds: how many; the experiment's own number unless given.
+        data: the folders of data sets that do not come with the package, by name.
+        settings: only these of the experiment's settings.
+        only: by axis, only these choices, and those that they are compared with. Rows of other settings and choices
+            that are in `results` already stay there if their recipes are still the same.
+        jobs: how many runs are trained at the same time, in processes of their own; 1 trains in this process.
+        devices: how many train each run together, each in its own process. Features are computed on one.
+        train: trains one run; called as `loop.train` is.
+        report: called with one sentence at a time on the progress.
 
-    Returns: the rows of what was run, as in table.csv.
+    Returns: the rows of table.csv for what was run.
     """
     if checks.whole(jobs, "jobs") > 1 and checks.whole(devices, "devices") > 1:
         raise InputError(f"jobs is {jobs} and devices is {devices}: runs at the same time would share them, give one")
     if devices > 1:
         train = partial(train_on_devices if train is loop.train else train, devices=devices)
-    folder = folder.resolve()  # features lie in it, and a run keeps where its data are
+    folder, place = folder.resolve(), results / name  # a run stores the folder of its data, and features are in it
     experiment = load_experiment(name)
     plan = plan_of(experiment, scale)
     data = write_toy_data(folder / "data") if scale == "toy" else dict(data or {})
-    # What is missing or wrong is told before anything is computed.
-    find_settings(plan, settings, data)
-    check_choices(plan, only or {})
-    together = experiment.kind == "cost" or bool(experiment.ranges)  # times, or ranks, which are of one call
-    if only and together:
-        raise InputError(f"{name} compares times or ranks of one call: all its choices are needed, leave out only")
-    place, joins = results / name, bool(settings or only) and not together
-    if joins:
-        read_before(place)
+    is_part = bool(settings or only) and not is_of_one_call(experiment)
+    check(name, experiment, plan, settings, only or {}, data)
+    if is_part:
+        read_results(place)  # refused now if it cannot be read
     if scale == "paper" and plan.needs:
         report(f"{name} at the paper's scale needs {plan.needs}")
-    for wanted in settings or plan.settings:
-        data |= prepare(wanted, folder, data, report)
+    for setting in settings or plan.settings:
+        data |= prepare(setting, folder, data, report)
     runs = planned_runs(experiment, scale, seeds, data, settings, only)
     if experiment.kind == "margins":
-        outcome, draw = run_margins(plan, runs, folder, train, jobs, report)
+        new, finish = run_margins(plan, runs, folder, train, jobs, report)
     elif experiment.kind == "cost":
-        from lab.cost import cost_outcome, measure_cost
-
-        if devices > 1:
-            report("note: times are measured on one device")
-        outcome, draw = cost_outcome(experiment, measure_cost(plan, runs, report)), draw_nothing
+        new, finish = run_cost(experiment, plan, runs, devices, report)
     else:
-        outcome, draw = run_trainings(experiment, runs, folder, train, jobs, report, all_choices=not only)
-    before = read_before(place) if joins else None  # now: other parts may have come to it meanwhile
+        new, finish = run_trainings(experiment, runs, folder, train, jobs, report, all_choices=not only)
+    before = read_results(place) if is_part else None  # again: other parts may have been written in the meantime
     if before is None:
-        write_outcome(outcome, experiment, place)
+        write_results(new, place)
     else:
-        joined = join(outcome, before, whole_of(experiment, scale), runs, report)
-        write_outcome(joined, experiment, place, keep_figures=True)
-    draw(place)
-    return outcome.table.numbers
+        write_results(merge(new, before, whole_of(experiment, scale), runs, report), place, keep_figures=True)
+    finish(place)
+    return new.rows
+
+
+def is_of_one_call(experiment: Experiment) -> bool:
+    """Tell whether results can only be compared within one call, as times and ranks are."""
+    return experiment.kind == "cost" or bool(experiment.ranges)
+
+
+def check(
+    name: str,
+    experiment: Experiment,
+    plan: Plan,
+    settings: Sequence[str] | None,
+    only: Mapping[str, Sequence[str]],
+    data: Mapping[str, Path],
+) -> None:
+    """Refuse what is missing or wrong before anything is computed."""
+    find_settings(plan, settings, data)
+    check_choices(plan, only)
+    if only and is_of_one_call(experiment):
+        raise InputError(f"{name} compares times or ranks of one call, so it needs all its choices: leave out --only")
 
 
 def prepare(name: str, folder: Path, data: Mapping[str, Path], report: Report) -> dict[str, Path]:
-    """Compute the features that a setting is trained on, where it is; give where they are."""
+    """Compute the features that a setting is trained on, if any; give where they are."""
     known, _ = load_settings()
     setting = known.get(name)
     if setting is None or setting.features is None or setting.data is None or setting.data not in data:
         return {}
-    same = (each for each, its in known.items() if (its.data, its.features) == (setting.data, setting.features))
-    made = folder / "features" / next(same)
-    with locked(made, wait=True):
-        make_features(setting.data, data[setting.data], made, setting.features, report, setting.closed)
-    return {name: made / ("given" if setting.split == "given" else "all.npz")}
+    same = (
+        other
+        for other, settings in known.items()
+        if (settings.data, settings.features) == (setting.data, setting.features)
+    )
+    features = folder / "features" / next(same)
+    with locked(features, wait=True):
+        make_features(setting.data, data[setting.data], features, setting.features, report, setting.closed)
+    return {name: features / ("given" if setting.split == "given" else "all.npz")}
 
 
 def whole_of(experiment: Experiment, scale: Scale) -> Whole:
-    """Give all that an experiment has, whatever data are there."""
-    known = load_settings()[0]
+    """Give the whole experiment, whatever data are available."""
+    known, _ = load_settings()
     anywhere = {setting.data: Path() for setting in known.values() if setting.data is not None}
-    about = {name: setting.about for name, setting in known.items()}
-    return Whole(experiment, planned_runs(experiment, scale, 1, anywhere), plan_of(experiment, scale).margins, about)
-
-
-def draw_nothing(place: Path) -> None:
-    """Draw no figure."""
+    return Whole(experiment, planned_runs(experiment, scale, 1, anywhere), plan_of(experiment, scale).margins)
 
 
 def run_trainings(
@@ -145,8 +154,8 @@ def run_trainings(
     jobs: int,
     report: Report,
     all_choices: bool,
-) -> tuple[Outcome, Draw]:
-    """Train what is missing and compare; give what came of it, and what draws its figures, which are of all choices."""
+) -> tuple[Results, Finish]:
+    """Train the runs that are missing and compare all; figures are drawn only if the runs are of all choices."""
     seconds = train_all(runs, folder, train, jobs, report)
     finished = [run for run in runs if run.folder in seconds]
 
@@ -155,28 +164,38 @@ def run_trainings(
         return Evaluation.load(RunFolder(folder / run).evaluation)
 
     rows = make_rows(experiment, finished, load, seconds)
-    outcome = Outcome(
-        make_table(experiment, rows),
+    results = Results(
+        table_rows(experiment, rows),
         [run_values(result) for row in rows for result in row.results],
-        {file_name(run.setting, run.choices): run.recipe for run in runs if run.seed == 0},
-        notes_of(rows, {name: setting.about for name, setting in load_settings()[0].items()}),
+        {result_name(run.setting, run.choices): run.recipe for run in runs if run.seed == 0},
     )
 
-    def draw(place: Path) -> None:
+    def finish(place: Path) -> None:
         if experiment.ranges:
-            write_ranges(make_range_tables(experiment, finished, load, report), place)
+            write_csv(place / RANGES, range_rows(score_ranges(experiment, finished, load, report)))
         if all_choices:
             draw_figures(experiment, runs, finished, folder, place, report)
         elif experiment.figures:
-            report("note: figures are of all choices and not drawn of a part: those of before stay")
+            report("note: figures show all choices, so a part of them draws none: the earlier ones stay")
 
-    return outcome, draw
+    return results, finish
 
 
 def run_margins(
     plan: Plan, runs: Sequence[PlannedRun], folder: Path, train: Train, jobs: int, report: Report
-) -> tuple[Outcome, Draw]:
-    """Search and pick; give what came of it, and what draws the heat maps."""
+) -> tuple[Results, Finish]:
+    """Search margins and pick; the heat maps are drawn later."""
     assert plan.margins is not None
-    found, missing = search_margins(plan.margins, runs, folder, train, jobs, report)
-    return margins_outcome(found, missing), partial(draw_margins, found, plan.margins.tolerance)
+    searches = search_margins(plan.margins, runs, folder, train, jobs, report)
+    return margins_results(searches), partial(draw_margins, searches, plan.margins.tolerance)
+
+
+def run_cost(
+    experiment: Experiment, plan: Plan, runs: Sequence[PlannedRun], devices: int, report: Report
+) -> tuple[Results, Finish]:
+    """Time all choices; there are no figures."""
+    from lab.cost import cost_results, measure_cost
+
+    if devices > 1:
+        report("note: times are measured on one device")
+    return cost_results(experiment, measure_cost(plan, runs, report)), lambda place: None

@@ -1,4 +1,4 @@
-"""What came of an experiment's runs: means over seeds with their range, and differences held against a choice."""
+"""Scores of an experiment's runs: means over seeds with their range, and changes compared with a baseline choice."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from lab.experiment import Experiment
 from lab.plan import PlannedRun, base_of
 
 Load = Callable[[Path], Evaluation]
-"""Gives the evaluation of a run by `PlannedRun.folder`."""
+"""Opens the evaluation of a run by `PlannedRun.folder`."""
 Key = tuple[str, tuple[tuple[str, str], ...]]
-"""Setting and choices: what runs have in common that differ in the seed alone."""
+"""Setting and choices: what runs that differ only in the seed have in common."""
 
 
 @dataclass(frozen=True)
@@ -30,29 +30,29 @@ class RunResult:
     scores: dict[str, float]
     """By the names of columns."""
     seconds: float | None
-    """Of its training; None where it was trained elsewhere."""
+    """That training took; None where it is not known."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """Runs that differ in the seed alone."""
+    """Runs that differ only in the seed."""
 
     setting: str
     choices: dict[str, str]
     results: tuple[RunResult, ...]
-    """A seed each."""
+    """One per seed."""
     means: dict[str, float]
     """By column, over seeds."""
     deviations: dict[str, float]
-    """Of single seeds; NaN for one alone."""
+    """Standard deviations over seeds; NaN for a single one."""
     lowest: dict[str, float]
     highest: dict[str, float]
     seconds: float | None
-    """In the mean."""
+    """The mean over seeds."""
     against: str | None
-    """Which choice it is held against; None for that one itself."""
+    """The choices it is compared with; None for the baseline itself."""
     differences: dict[str, Difference]
-    """By column, to the row that it is held against."""
+    """By column, from the row that it is compared with."""
 
     @property
     def seeds(self) -> int:
@@ -61,7 +61,7 @@ class Row:
 
 
 def scores_of(evaluation: Evaluation) -> dict[str, float]:
-    """Give the scores that tables have, by the names of columns."""
+    """Give every score of an evaluation that results store, by column."""
     scores = {
         "opis": evaluation.opis,
         "debiased_opis": evaluation.debiased_opis,
@@ -79,7 +79,7 @@ def scores_of(evaluation: Evaluation) -> dict[str, float]:
 
 
 def grouped(runs: Sequence[PlannedRun]) -> dict[Key, list[PlannedRun]]:
-    """Put runs together that differ in the seed alone."""
+    """Group runs that differ only in the seed."""
     groups: dict[Key, list[PlannedRun]] = {}
     for run in runs:
         groups.setdefault((run.setting, tuple(run.choices.items())), []).append(run)
@@ -89,7 +89,7 @@ def grouped(runs: Sequence[PlannedRun]) -> dict[Key, list[PlannedRun]]:
 def make_rows(
     experiment: Experiment, runs: Sequence[PlannedRun], load: Load, seconds: Mapping[Path, float | None]
 ) -> list[Row]:
-    """Give a row for the runs that differ in the seed alone, held against that which it is compared with.
+    """Make one row per group of runs that differ only in the seed, compared with the experiment's baseline choice.
 
     `runs` are those that have scores; `seconds` is by their folders.
     """
@@ -105,28 +105,28 @@ def make_rows(
 
 
 def differences_of(first: Sequence[PlannedRun], other: Sequence[PlannedRun], load: Load) -> dict[str, Difference]:
-    """Compare two ways of training by the seeds that both have scores for, by column."""
+    """Compare two ways of training by the seeds that both have scores for."""
     here, there = ({run.seed: run.folder for run in runs} for runs in (first, other))
     seeds = [seed for seed in here if seed in there]
     if not seeds:
         return {}
     one, two = ([load(folders[seed]) for seed in seeds] for folders in (here, there))
-    return {each.score: each for each in compare_seeds(one, two)}
+    return {difference.score: difference for difference in compare_seeds(one, two)}
 
 
 def make_row(results: Sequence[RunResult], against: str | None, differences: dict[str, Difference]) -> Row:
     """Average the runs of a group."""
-    values = {name: [each.scores[name] for each in results] for name in results[0].scores}
-    times = [each.seconds for each in results if each.seconds is not None]
+    values = {name: [result.scores[name] for result in results] for name in results[0].scores}
+    times = [result.seconds for result in results if result.seconds is not None]
     alone = len(results) == 1
     return Row(
         setting=results[0].run.setting,
         choices=results[0].run.choices,
         results=tuple(results),
-        means={name: math.fsum(each) / len(each) for name, each in values.items()},
-        deviations={name: math.nan if alone else float(np.std(each, ddof=1)) for name, each in values.items()},
-        lowest={name: min(each) for name, each in values.items()},
-        highest={name: max(each) for name, each in values.items()},
+        means={name: math.fsum(column) / len(column) for name, column in values.items()},
+        deviations={name: math.nan if alone else float(np.std(column, ddof=1)) for name, column in values.items()},
+        lowest={name: min(column) for name, column in values.items()},
+        highest={name: max(column) for name, column in values.items()},
         seconds=math.fsum(times) / len(times) if times else None,
         against=against,
         differences=differences,
@@ -134,21 +134,36 @@ def make_row(results: Sequence[RunResult], against: str | None, differences: dic
 
 
 def row_values(row: Row) -> dict[str, Any]:
-    """Give a row flat, for a CSV or JSON file."""
+    """Give a row of table.csv for a group of seeds."""
     values: dict[str, Any] = {"setting": row.setting, **row.choices, "seeds": row.seeds, "seconds": row.seconds}
     for name, mean in row.means.items():
         values |= {name: mean, f"{name} lowest": row.lowest[name], f"{name} highest": row.highest[name]}
         values[f"{name} deviation"] = row.deviations[name]
         if name in row.differences:
             difference = row.differences[name]
-            of = difference.change or difference.difference
+            moved = difference.change or difference.difference
             kind = "change" if difference.change else "difference"
-            values |= {f"{name} {kind}": of.value, f"{name} {kind} low": of.low, f"{name} {kind} high": of.high}
+            values |= {
+                f"{name} {kind}": moved.value,
+                f"{name} {kind} low": moved.low,
+                f"{name} {kind} high": moved.high,
+            }
             values[f"{name} p"] = difference.p_value
     return values | {"against": row.against}
 
 
 def run_values(result: RunResult) -> dict[str, Any]:
-    """Give one run flat."""
+    """Give a row of runs.csv."""
     run = result.run
     return {"setting": run.setting, **run.choices, "seed": run.seed, "seconds": result.seconds, **result.scores}
+
+
+def table_rows(experiment: Experiment, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Give the rows of table.csv: one per group of seeds, or one per seed with the group's mean below."""
+    if experiment.rows == "groups":
+        return [row_values(row) for row in rows]
+    return [
+        values
+        for row in rows
+        for values in (*(run_values(result) for result in row.results), {**row_values(row), "seed": "mean"})
+    ]

@@ -1,219 +1,221 @@
-"""An experiment's rows as a table: Markdown to read, LaTeX to print, CSV to compute with."""
+"""The tables of an experiment, made from its CSV files: rows, columns, and the notes below them."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import takewhile
-from typing import Any
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal
 
-from isomargin.measure.comparison import Difference
-from isomargin.measure.seed_comparison import FAR_SPREAD, FRR_SPREAD
-from lab.experiment import Experiment
-from lab.files import without_nan
-from lab.seed_means import Row, row_values, run_values
+from isomargin.core.errors import InputError
+from lab.calibration_ranges import range_tables
+from lab.experiment import Experiment, load_experiment, load_settings
+from lab.files import read_csv
+from lab.results_folder import RANGES, TABLE
+from lab.score_text import NOTHING, change_text, score_text, signs, title
+from lab.table_text import Table, as_latex, as_markdown, markdown_page
 
-TITLES = {
-    "opis": "OPIS ×1e-3",
-    "debiased_opis": "OPIS without noise ×1e-3",
-    "epsilon_opis": "10%-OPIS ×1e-3",
-    "relative_opis": "OPIS / sq. disutility",
-    "mean_utility": "mean utility",
-    "eer": "EER %",
-    "map_at_r": "MAP@R %",
-    FAR_SPREAD: "threshold spread",
-    FRR_SPREAD: "FRR threshold spread",
-    "seconds": "seconds a run",
-}
-THOUSANDTHS = ("opis", "debiased_opis", "epsilon_opis")
-SHARES = ("eer", "map_at_r", "mean_utility")
-LATEX = {
-    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
-    "\\": r"\textbackslash{}",
-    "^": r"\^{}",
-    "~": r"\~{}",
-    "−": "$-$",
-    "×": r"$\times$",
-    "±": r"$\pm$",
-    "⁺": "$^+$",
-    "⁻": "$^-$",
-    "²": "$^2$",
-    "′": "$'$",
-    "–": "--",
-    "τ": r"$\tau$",
-    "ε": r"$\varepsilon$",
-}
-"""What LaTeX would read, or pdflatex has no letter for."""
+Format = Literal["markdown", "latex"]
+FORMATS: tuple[Format, ...] = ("markdown", "latex")
+Row = dict[str, str]
+"""A row of table.csv, by the names of its columns."""
 
 
-def title(column: str) -> str:
-    """Name a column.
+def tables_text(name: str, results: Path, form: Format = "markdown") -> str:
+    """Write the tables of an experiment's results.
 
-    >>> title("opis"), title("recall@1")
-    ('OPIS ×1e-3', 'recall@1 %')
+    Args:
+        name: of the experiment.
+        results: the folder that holds a folder of this name.
+        form: Markdown has notes and the paper's own rows below the table; LaTeX has the tables alone.
     """
-    return TITLES.get(column, f"{column} %")
+    experiment, folder = load_experiment(name), results / name
+    if not (folder / TABLE).is_file():
+        raise InputError(f"{folder} has no {TABLE}: run the experiment first, or choose other --results")
+    tables = [make_table(experiment, read_csv(folder / TABLE))]
+    ranges = range_tables(read_csv(folder / RANGES)) if (folder / RANGES).is_file() else []
+    if form == "latex":
+        return "\n".join(as_latex(table.heads, table.lines) for table in (*tables, *ranges))
+    return markdown_page(tables) + published_part(experiment) + ("\n" + markdown_page(ranges) if ranges else "")
 
 
-def shown(column: str, value: float) -> str:
-    """Write a score as its column does.
+def as_format(text: str) -> Format:
+    """Read a format.
 
-    >>> shown("opis", 1.8436e-3), shown("recall@1", 0.98067)
-    ('1.84', '98.07')
+    >>> as_format("tex")
+    Traceback (most recent call last):
+    isomargin.InputError: format is 'tex': one of markdown, latex is needed
     """
-    if math.isnan(value):
-        return "–"
-    digits = ".2f" if unit(column) == 100 else ".3g"
-    return signs(f"{unit(column) * value:{digits}}")
-
-
-def unit(column: str) -> float:
-    """Give what a column's values are multiplied by.
-
-    >>> unit("opis"), unit("recall@1"), unit("far_threshold_spread")
-    (1000.0, 100.0, 1.0)
-    """
-    if column in THOUSANDTHS:
-        return 1e3
-    return 100.0 if column.startswith("recall@") or column in SHARES else 1.0
-
-
-def change(difference: Difference) -> str:
-    """Write a difference with its interval: a share of the first for OPIS and its kin, points for shares.
-
-    >>> from isomargin.measure.statistics.intervals import Interval
-    >>> moved, share = Interval(-0.001, -0.002, -0.0005, 0.95), Interval(-0.3, -0.4, -0.1, 0.95)
-    >>> change(Difference("opis", 0.003, 0.002, moved, share, 0.01))
-    '−30% (−40 to −10)'
-    >>> change(Difference("recall@1", 0.9, 0.899, moved, None, 0.01))
-    '−0.10 (−0.20 to −0.05)'
-    >>> change(Difference("debiased_opis", 0.0001, -0.0009, moved, None, 0.01))
-    '−1.00 (−2.00 to −0.50)'
-    """
-    if difference.change is not None:
-        of = difference.change
-        return signs(f"{100 * of.value:+.0f}% ({100 * of.low:+.0f} to {100 * of.high:+.0f})")
-    of, scale = difference.difference, unit(difference.score)
-    return signs(f"{scale * of.value:+.2f} ({scale * of.low:+.2f} to {scale * of.high:+.2f})")
-
-
-def signs(text: str) -> str:
-    """Put the minus sign in the hyphen's place."""
-    return text.replace("-", "−")
-
-
-@dataclass(frozen=True)
-class Table:
-    """An experiment's table: as it is read, and every number of it."""
-
-    heads: list[str]
-    lines: list[list[str]]
-    """A cell a head."""
-    numbers: list[dict[str, Any]]
-    """By name, for computing; not all rows have all."""
+    for form in FORMATS:
+        if text == form:
+            return form
+    raise InputError(f"format is {text!r}: one of {', '.join(FORMATS)} is needed")
 
 
 def make_table(experiment: Experiment, rows: Sequence[Row]) -> Table:
-    """Give the table of an experiment's runs, a row a group, or a row a seed with the group below."""
-    axes = list(dict.fromkeys(axis for row in rows for axis in row.choices))
-    columns = [each for each in experiment.columns if any(each in row.means for row in rows)]
-    changed = [each for each in columns if any(each in row.differences for row in rows)]
+    """Make the table of an experiment of any kind."""
+    match experiment.kind:
+        case "training":
+            return training_table(experiment, rows)
+        case "margins":
+            return margins_table(experiment, rows)
+        case "cost":
+            return cost_table(experiment, rows)
+
+
+def axes_of(experiment: Experiment, rows: Sequence[Row]) -> list[str]:
+    """Give the axes that rows have, in the order of their columns."""
+    axes = {axis for plan in experiment.plans.values() for axis in plan.axes}
+    return [name for name in (rows[0] if rows else ()) if name in axes]
+
+
+def with_changes(heads: Sequence[str], changed: Sequence[bool]) -> list[str]:
+    """Give every head, followed by a head for the changes where there are any."""
+    return [text for head, has in zip(heads, changed, strict=True) for text in ([head, "change"] if has else [head])]
+
+
+# Runs that were trained and tested
+
+
+def training_table(experiment: Experiment, rows: Sequence[Row]) -> Table:
+    """Make the table of trained runs: one line per group of seeds, or one per seed with the group's mean below."""
+    axes = axes_of(experiment, rows)
     by_seed = experiment.rows == "seeds"
-    heads = ["setting", *axes, "seed" if by_seed else "seeds"]
-    for column in columns:
-        heads += [title(column), "change"] if column in changed else [title(column)]
-    lines, numbers = [], []
+    columns = [column for column in experiment.columns if any(column in row for row in rows)]
+    changed = [any(change_text(row, column) for row in rows) for column in columns]
+    heads = [
+        "setting",
+        *axes,
+        "seed" if by_seed else "seeds",
+        *with_changes([title(each) for each in columns], changed),
+    ]
+    lines = []
     for row in rows:
-        begin = [row.setting, *(row.choices.get(axis, "") for axis in axes)]
-        if by_seed:
-            for result in row.results:
-                cells = [[score_cell(column, result.scores), ""] for column in columns]
-                lines.append([*begin, str(result.run.seed), *flat(cells, columns, changed)])
-                numbers.append(run_values(result))
-        cells = [[mean_cell(column, row, by_seed), change_cell(column, row)] for column in columns]
-        which = ("mean ± deviation" if row.seeds > 1 else "mean") if by_seed else str(row.seeds)
-        lines.append([*begin, which, *flat(cells, columns, changed)])
-        numbers.append({**row_values(row), "seed": "mean"} if by_seed else row_values(row))
-    return Table(heads, lines, numbers)
+        line = [row["setting"], *(row[axis] for axis in axes), seeds_cell(row)]
+        for column, has_changes in zip(columns, changed, strict=True):
+            line += [score_cell(row, column), *([change_text(row, column)] if has_changes else [])]
+        lines.append(line)
+    return Table(heads, lines, notes=training_notes(rows, axes))
 
 
-def notes_of(rows: Sequence[Row], about: Mapping[str, str]) -> tuple[str, ...]:
-    """Say what the settings of some rows are, by name, and what stands in brackets."""
-    notes = setting_notes(dict.fromkeys(row.setting for row in rows), about)
-    if any(row.differences for row in rows):
-        single = any(row.seeds == 1 for row in rows if row.differences)
+def is_mean_of_seeds(row: Row) -> bool:
+    """Tell whether a row stands below the rows of single seeds."""
+    return row.get("seed") == "mean"
+
+
+def seeds_cell(row: Row) -> str:
+    """Write how many seeds a row is of, or which one."""
+    if is_mean_of_seeds(row):
+        return "mean ± deviation" if int(row["seeds"]) > 1 else "mean"
+    return row.get("seed") or row["seeds"]
+
+
+def score_cell(row: Row, column: str) -> str:
+    """Write a score; below single seeds with their standard deviation, where it is known."""
+    text = score_text(row, column)
+    if is_mean_of_seeds(row) and row.get(f"{column} deviation"):
+        return f"{text} ± {score_text(row, f'{column} deviation', column)}"
+    return text
+
+
+def training_notes(rows: Sequence[Row], axes: Sequence[str]) -> tuple[str, ...]:
+    """Say what the settings are, and what the changes are compared with."""
+    notes = setting_notes(row["setting"] for row in rows)
+    compared = [row for row in rows if row.get("against")]
+    if compared:
+        single = any(row["seeds"] == "1" for row in compared)
         over = "classes; how much seeds differ a single one cannot tell" if single else "classes and seeds"
-        notes.append(f"Changes are against {against(rows)}, in brackets their 95% intervals over {over}.")
+        notes.append(f"Changes are against {bases(compared, axes)}, in brackets their 95% intervals over {over}.")
     return tuple(notes)
 
 
-def setting_notes(names: Iterable[str], about: Mapping[str, str]) -> list[str]:
+def setting_notes(settings: Iterable[str]) -> list[str]:
     """Say what settings are."""
-    return [f"{name}: {about[name]}." for name in names if about.get(name)]
+    known, _ = load_settings()
+    return [f"{name}: {known[name].about}." for name in dict.fromkeys(settings) if name in known and known[name].about]
 
 
-def against(rows: Sequence[Row]) -> str:
-    """Name what rows are held against, by the choices that they have not in common.
+def bases(rows: Sequence[Row], axes: Sequence[str]) -> str:
+    """Name what rows are compared with, by the choices that differ.
 
-    >>> from types import SimpleNamespace as row
-    >>> against([row(choices={"loss": "a", "training": "tcm"}, against="a+plain")])
+    >>> bases([{"loss": "a", "training": "tcm", "against": "a+plain"}], ["loss", "training"])
     'plain'
     """
-    held = [(row.choices, row.against.split("+")) for row in rows if row.against is not None]
-    return ", ".join(dict.fromkeys(each for own, base in held for each in base if each not in own.values()))
+    differing = [
+        choice for row in rows for choice in row["against"].split("+") if choice not in [row[axis] for axis in axes]
+    ]
+    return ", ".join(dict.fromkeys(differing))
 
 
-def flat(cells: Sequence[list[str]], columns: Sequence[str], changed: Sequence[str]) -> list[str]:
-    """Put scores and changes side by side, without changes where a column has none."""
-    pairs = zip(cells, columns, strict=True)
-    return [text for pair, column in pairs for text in (pair if column in changed else pair[:1])]
+# Searches of margins
 
 
-def score_cell(column: str, scores: Mapping[str, float]) -> str:
-    """Write a score, if there is one."""
-    return shown(column, scores[column]) if column in scores else ""
+def margins_table(experiment: Experiment, rows: Sequence[Row]) -> Table:
+    """Make the table of picked margins, with the scores on held-out classes without and with TCM."""
+    axes = axes_of(experiment, rows)
+    scores = [
+        f"{score} {kind}" for score in ("recall@1 %", "OPIS ×1e-3") for kind in ("without TCM", "with TCM", "change")
+    ]
+    heads = ["setting", *axes, "seeds", "m⁺", "m⁻", "weight", *scores]
+    lines = [[row["setting"], *(row[axis] for axis in axes), *margins_cells(row)] for row in rows]
+    missing = [nothing_picked(row, axes) for row in rows if not row["positive_margin"]]
+    return Table(heads, lines, notes=tuple(missing))
 
 
-def mean_cell(column: str, row: Row, with_deviation: bool) -> str:
-    """Write the mean over seeds, with the deviation of single ones where it is wanted and known."""
-    mean = score_cell(column, row.means)
-    known = with_deviation and column in row.deviations and not math.isnan(row.deviations[column])
-    return f"{mean} ± {shown(column, row.deviations[column])}" if known else mean
+def nothing_picked(row: Row, axes: Sequence[str]) -> str:
+    """Say that a search has picked nothing."""
+    name = " ".join([row["setting"], *(row[axis] for axis in axes)])
+    return f"{name} has no margins: no point of its grid has scores with every seed."
 
 
-def change_cell(column: str, row: Row) -> str:
-    """Write how a score differs from that it is held against."""
-    return change(row.differences[column]) if column in row.differences else ""
+def margins_cells(row: Row) -> list[str]:
+    """Write what a search has picked; dashes where it has picked nothing."""
+    if not row["positive_margin"]:
+        return [row["seeds"], *[NOTHING] * 9]
+    recall, opis, base_recall, base_opis = (
+        float(row[f"{score}{part}"] or math.nan) for part in ("", " without TCM") for score in ("recall_at_1", "opis")
+    )
+    return [
+        row["seeds"],
+        f"{float(row['positive_margin']):g}",
+        f"{float(row['negative_margin']):g}",
+        f"{float(row['weight']):g}" if row["weight"] else f"share {float(row['share']):g}",
+        *(score_text(row, f"recall_at_1{part}", "recall@1") for part in (" without TCM", "")),
+        NOTHING if math.isnan(base_recall) else signs(f"{100 * (recall - base_recall):+.2f}"),
+        *(score_text(row, f"opis{part}", "opis") for part in (" without TCM", "")),
+        signs(f"{100 * (opis / base_opis - 1):+.0f}%") if base_opis > 0 else NOTHING,
+    ]
 
 
-def as_markdown(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Write a table for reading.
-
-    >>> print(as_markdown(["loss", "recall@1 %"], [["a|b", "98.07"]]), end="")
-    | loss | recall@1 % |
-    | --- | --- |
-    | a\\|b | 98.07 |
-    """
-    parts = [heads, ["---"] * len(heads), *lines]
-    return "\n".join("| " + " | ".join(each.replace("|", "\\|") for each in line) + " |" for line in parts) + "\n"
+# Times
 
 
-def read_markdown(text: str) -> tuple[list[str], list[list[str]], str]:
-    """Read a text that begins with a table as `as_markdown` writes it: heads, lines, and what comes after.
+def cost_table(experiment: Experiment, rows: Sequence[Row]) -> Table:
+    """Make the table of the times that an epoch's parts take, with their range over repetitions."""
+    axes = axes_of(experiment, rows)
+    compared = bool(experiment.against)
+    parts = [name.removesuffix(" seconds") for name in (rows[0] if rows else ()) if name.endswith(" seconds")]
+    times = with_changes([f"{part}, s an epoch" for part in parts], [compared] * len(parts))
+    lines = []
+    for row in rows:
+        line = [row["setting"], *(row[axis] for axis in axes)]
+        for part in parts:
+            line += [time_cell(row, part), *([change_text(row, part)] if compared else [])]
+        lines.append(line)
+    return Table(["setting", *axes, *times], lines)
 
-    >>> read_markdown(as_markdown(["loss"], [["a|b"]]) + "\\nA note.\\n")
-    (['loss'], [['a|b']], '\\nA note.\\n')
-    """
-    rows = list(takewhile(lambda line: line.startswith("|"), text.splitlines(keepends=True)))
-    heads, _, *lines = ([each.replace("\\|", "|") for each in row.strip()[2:-2].split(" | ")] for row in rows)
-    return heads, lines, text[sum(map(len, rows)) :]
+
+def time_cell(row: Row, part: str) -> str:
+    """Write a time with its range over repetitions."""
+    middle, low, high = (float(row[f"{part} seconds{end}"]) for end in ("", " lowest", " highest"))
+    return f"{middle:.3g} ({low:.3g} to {high:.3g})"
+
+
+# The paper's rows
 
 
 def published_part(experiment: Experiment) -> str:
-    """Write the paper's own rows, to stand below the table; nothing if there are none."""
+    """Write the paper's own rows, which stand below the table; nothing if there are none."""
     if not experiment.published:
         return ""
     heads = list(dict.fromkeys(name for row in experiment.published for name in row))
@@ -222,7 +224,7 @@ def published_part(experiment: Experiment) -> str:
 
 
 def published_cell(value: str | float | None) -> str:
-    """Write a number as the paper does, as far as a number can tell.
+    """Write a number as the paper prints it, as far as a number can tell.
 
     >>> published_cell(0.38e-3), published_cell(63.1), published_cell(-0.16), published_cell("–"), published_cell(None)
     ('3.8e-4', '63.1', '−0.16', '–', '')
@@ -232,30 +234,3 @@ def published_cell(value: str | float | None) -> str:
     text = f"{value:.10g}" if value == 0 or abs(value) >= 1e-3 else f"{value:.10e}"
     digits, exponent, power = text.partition("e")
     return f"{signs(digits).rstrip('0').rstrip('.')}e{int(power)}" if exponent else signs(digits)
-
-
-def as_latex(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Write a table for a paper, with the rules of booktabs."""
-    body = [" & ".join(latex_text(each) for each in line) + r" \\" for line in lines]
-    top = " & ".join(latex_text(each) for each in heads) + r" \\"
-    rows_of_text = [rf"\begin{{tabular}}{{{'l' * len(heads)}}}", r"\toprule", top, r"\midrule", *body, r"\bottomrule"]
-    return "\n".join([*rows_of_text, r"\end{tabular}"]) + "\n"
-
-
-def latex_text(text: str) -> str:
-    r"""Escape what LaTeX would read, and write signs that it has no letter for as it does.
-
-    >>> latex_text("smooth_ap, 10% − 2"), latex_text("m⁺ 1–2")
-    ('smooth\\_ap, 10\\% $-$ 2', 'm$^+$ 1--2')
-    """
-    return "".join(LATEX.get(each, each) for each in text)
-
-
-def as_csv(numbers: Sequence[Mapping[str, Any]]) -> str:
-    """Write every number of every row; empty where there is none."""
-    text = io.StringIO()
-    names = list(dict.fromkeys(name for row in numbers for name in row))
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(without_nan(dict(row)) for row in numbers)
-    return text.getvalue()

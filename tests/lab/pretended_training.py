@@ -34,12 +34,12 @@ def spread_of(recipe):
 class Trainer:
     """In place of training: embeddings that depend on the recipe alone."""
 
-    def __init__(self, astray=lambda recipe: False):
-        self.trained, self.astray = [], astray
+    def __init__(self, diverges=lambda recipe: False):
+        self.trained, self.diverges = [], diverges
 
     def __call__(self, recipe, folder, resume=False, quiet=False, check_images=True):
         self.trained.append(folder)
-        if self.astray(recipe):
+        if self.diverges(recipe):
             raise DivergedError("the loss is nan by step 3")
         folder.mkdir(parents=True, exist_ok=True)
         recipe.save(folder / "recipe.yaml")

@@ -1,6 +1,5 @@
 """OPIS by the calibration range: the numbers of separate evaluations, and the order they put models in."""
 
-import csv
 import warnings
 from itertools import combinations
 
@@ -9,8 +8,10 @@ import pytest
 from pretended_training import Trainer, drawn
 
 import isomargin as im
-from lab.calibration_ranges import RangeTable
+from lab.calibration_ranges import RangeScores
+from lab.files import read_csv
 from lab.run_experiment import run_experiment
+from lab.tables import tables_text
 
 RANGES = [[0.01, 0.05], [0.05, 0.2]]
 SPREADS = {("smooth_ap", "plain"): 0.5, ("smooth_ap", "tcm"): 0.1, ("arcface", "plain"): 0.7, ("arcface", "tcm"): 0.3}
@@ -31,8 +32,7 @@ def kendall(one, other):
 def test_every_range_has_the_opis_and_the_order_of_separate_evaluations(add, tmp_path):
     add("ranges", ranges=RANGES)
     run_experiment("ranges", tmp_path / "runs", tmp_path / "results", scale="toy", train=Trainer())
-    with (tmp_path / "results" / "ranges" / "ranges.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = read_csv(tmp_path / "results" / "ranges" / "ranges.csv")
     assert [(float(row["low"]), float(row["high"])) for row in rows[::4]] == [(0.01, 0.05), (0.05, 0.2), (0.01, 0.1)]
     own = [opis_of(spread, (0.01, 0.1)) for spread in SPREADS.values()]
     for far in (*RANGES, [0.01, 0.1]):
@@ -41,15 +41,17 @@ def test_every_range_has_the_opis_and_the_order_of_separate_evaluations(add, tmp
         assert [float(row["opis"]) for row in found] == pytest.approx(expected)
         assert [int(row["rank"]) for row in found] == [1 + sum(other < each for other in expected) for each in expected]
         assert [float(row["tau"]) for row in found] == pytest.approx([kendall(expected, own)] * 4)
-    text = (tmp_path / "results" / "ranges" / "ranges.md").read_text()
+    text = tables_text("ranges", tmp_path / "results")
     assert "| setting | loss | training | 0.01 to 0.05 | 0.05 to 0.2 | 0.01 to 0.1 |" in text
     first = next(row for row in rows if row["loss"] == "smooth_ap")
     assert f"| {1e3 * float(first['opis']):.3g} ({first['rank']}) |" in text
+    taus = [f"{kendall([opis_of(spread, tuple(far)) for spread in SPREADS.values()], own):.2f}" for far in RANGES]
+    assert f"| τ to 0.01 to 0.1 |  |  | {taus[0]} | {taus[1]} | 1.00 |" in text
 
 
 def test_orders_that_disagree_have_a_tau_below_one():
     opis = {(0.01, 0.1): [1.0, 2.0, 3.0], (0.1, 0.2): [1.0, 3.0, 2.0], (0.2, 0.3): [3.0, 2.0, 1.0]}
-    table = RangeTable("toy", [{"loss": each} for each in "abc"], (0.01, 0.1), opis)
+    table = RangeScores("toy", [{"loss": each} for each in "abc"], (0.01, 0.1), opis)
     assert [table.tau(far) for far in opis] == pytest.approx([1, 1 / 3, -1])
     assert table.ranks((0.1, 0.2)) == [1, 3, 2]
 
@@ -60,4 +62,4 @@ def test_a_range_without_pairs_enough_is_told_and_left_out(add, tmp_path):
     options = {"scale": "toy", "train": Trainer(), "report": notes.append}
     run_experiment("ranges", tmp_path / "runs", tmp_path / "results", **options)
     assert any("no OPIS from 1e-06 to 1e-05" in note for note in notes)
-    assert "1e-06" not in (tmp_path / "results" / "ranges" / "ranges.md").read_text()
+    assert {row["low"] for row in read_csv(tmp_path / "results" / "ranges" / "ranges.csv")} == {"0.01"}

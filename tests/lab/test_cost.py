@@ -9,9 +9,11 @@ from isomargin.training.loop import train
 from isomargin.training.recipe import ScheduleRecipe
 from isomargin.training.run import open_run
 from lab import cost
-from lab.cost import Cost, Measured, Trainee, as_cost, cost_outcome
+from lab.cost import Cost, Measured, Trainee, as_cost, cost_results
 from lab.experiment import Experiment
+from lab.files import read_csv, write_csv
 from lab.plan import PlannedRun, planned_runs
+from lab.tables import make_table
 from lab.toy_data import write_toy_data
 
 
@@ -72,9 +74,14 @@ def test_files_are_decoded_beside_a_gpu_and_before_anything_else(device, paths, 
     assert as_cost(trainee, [{"loss": 0.1, "backbone": 0.5, "step": 1.0}], 3.0).epoch == epoch
 
 
-def test_changes_are_those_of_each_repetition_against_the_same_choices_without(add):
+def test_changes_are_those_of_each_repetition_against_the_same_choices_without(tmp_path):
     experiment = Experiment.model_validate(
-        {"title": "a", "kind": "cost", "plans": {}, "against": {"training": "plain"}}
+        {
+            "title": "a",
+            "kind": "cost",
+            "plans": {"toy": {"settings": ["toy"], "axes": {"loss": ["x"], "training": ["plain", "tcm"]}}},
+            "against": {"training": "plain"},
+        }
     )
 
     def measured(training, *costs):
@@ -85,11 +92,15 @@ def test_changes_are_those_of_each_repetition_against_the_same_choices_without(a
 
     plain = measured("plain", Cost(1.0, 4.0, 6.0), Cost(2.0, 4.0, 8.0), Cost(4.0, 4.0, 10.0))
     tcm = measured("tcm", Cost(1.5, 4.0, 6.0), Cost(2.2, 5.0, 8.0), Cost(5.0, 3.0, 12.0))
-    outcome = cost_outcome(experiment, [plain, tcm])
-    table = outcome.table
+    results = cost_results(experiment, [plain, tcm])
+    first, second = results.rows
+    assert [first[f"loss seconds{part}"] for part in ("", " lowest", " highest")] == [2.0, 1.0, 4.0]
+    assert [second[f"loss change{part}"] for part in ("", " lowest", " highest")] == pytest.approx([0.25, 0.1, 0.5])
+    assert second["backbone change lowest"] == -0.25
+    assert "loss change" not in first
+    assert {row["loss"] for row in [*results.rows, *results.runs]} == {"x"}  # the axis, not the time
+    write_csv(tmp_path / "table.csv", results.rows)
+    table = make_table(experiment, read_csv(tmp_path / "table.csv"))
     assert table.lines[0] == ["toy", "x", "plain", "2 (1 to 4)", "", "4 (4 to 4)", "", "8 (6 to 10)", ""]
     assert table.lines[1][4] == "+25.0% (+10.0 to +50.0)"
     assert table.lines[1][8] == "+0.0% (+0.0 to +20.0)"
-    assert table.numbers[1]["backbone change lowest"] == -0.25
-    assert "loss change" not in table.numbers[0]
-    assert {each["loss"] for each in [*table.numbers, *outcome.runs]} == {"x"}  # the axis, not the time

@@ -1,6 +1,5 @@
 """Runs on several devices: trained by processes of their own, whose end is told here."""
 
-import json
 import signal
 import subprocess
 
@@ -12,6 +11,7 @@ from isomargin.core.errors import DivergedError
 from isomargin.training.recipe import load_recipe
 from lab import devices
 from lab.devices import train_on_devices
+from lab.files import read_csv
 from lab.jobs import locked
 from lab.plan import planned_runs
 from lab.run_experiment import run_experiment
@@ -88,4 +88,4 @@ def test_every_run_of_an_experiment_is_trained_on_them(recipe, tmp_path):
 
     run_experiment("losses", tmp_path / "runs", tmp_path / "results", scale="toy", seeds=2, devices=3, train=Several())
     assert asked == [3, 3]
-    assert len(json.loads((tmp_path / "results" / "losses" / "runs.json").read_text())) == 2
+    assert len(read_csv(tmp_path / "results" / "losses" / "runs.csv")) == 2

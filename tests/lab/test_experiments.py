@@ -13,7 +13,7 @@ from isomargin.training.recipe import load_recipe
 from isomargin.training.setup import make_recipe_loss
 from lab.experiment import Choice, Experiment, Plan, Setting, experiment_names, load_experiment, load_settings
 from lab.plan import changes_of, combinations, find_settings, planned_runs
-from lab.tables import TITLES
+from lab.score_text import TITLES
 
 DATA = {setting.data: Path("somewhere") for setting in load_settings()[0].values() if setting.data}
 ALL = [(name, scale) for name in experiment_names() for scale in load_experiment(name).plans]
@@ -124,7 +124,7 @@ def test_unknown_names_are_told(add):
     add("losses")
     with pytest.raises(im.InputError, match="did you mean 'losses'"):
         load_experiment("loses")
-    with pytest.raises(im.InputError, match="nothing says what 'magic' of training means"):
+    with pytest.raises(im.InputError, match="does not define 'magic' of training"):
         changes_of(Setting(recipe="glyphs"), {"training": "magic"})
     with pytest.raises(im.InputError, match=r"no setting 'toys' in settings\.yaml: did you mean 'toy'"):
         find_settings(Plan(settings=("toys",)), None, {})

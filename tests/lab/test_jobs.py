@@ -126,7 +126,7 @@ def test_where_a_folder_cannot_be_locked_work_goes_on_without(tmp_path, monkeypa
 
 def test_a_process_that_was_killed_is_told_with_how_to_go_on():
     tasks = [Task("killed", os._exit), Task("killed too", os._exit)]
-    with pytest.raises(im.InputError, match="was killed, perhaps for want of memory: run the same command again"):
+    with pytest.raises(im.InputError, match="was killed, perhaps for lack of memory: run the same command again"):
         do_all(tasks, 2, lambda sentence: None)
 
 

@@ -4,8 +4,18 @@ import pytest
 from pretended_training import Trainer
 
 import isomargin as im
+from isomargin.training.recipe import load_recipe
 from lab import run_experiment as module
+from lab.plan import planned_runs
+from lab.results_folder import Results, write_results
 from lab.run_experiment import run_experiment
+
+TABLE = "| setting | loss | seeds | OPIS ×1e-3 |\n| --- | --- | --- | --- |\n| toy | smooth_ap | 2 | 1.5 |\n"
+
+
+def write_table(place):
+    place.mkdir(parents=True)
+    (place / "table.csv").write_text("setting,loss,seeds,opis,against\ntoy,smooth_ap,2,0.0015,\n")
 
 
 @pytest.mark.parametrize(
@@ -57,22 +67,21 @@ def test_the_papers_scale_says_first_what_it_needs(add, tmp_path):
 
 def test_all_goes_on_after_what_cannot_be_run_and_names_it_at_the_end(run_lab, add, tmp_path, monkeypatch):
     add("birds", plans={"small": {"settings": ["birds"]}})
-    add("losses", plans={"small": {"settings": ["toy"]}})
+    add("losses", plans={"small": {"settings": ["toy"], "axes": {"loss": ["smooth_ap"]}}})
     add("tried", plans={"toy": {"settings": ["toy"]}})
     asked = []
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "results" / "losses").mkdir(parents=True)
-    (tmp_path / "results" / "losses" / "table.md").write_text("a table\n")
 
-    def fake(name, *arguments, **options):
+    def fake(name, results, **options):
         asked.append(name)
         if name == "birds":
             raise im.InputError("birds need cub")
+        write_table(results / name)
 
     monkeypatch.setattr(module, "run_experiment", fake)
     code, out, err = run_lab("all")
     assert (code, asked) == (2, ["birds", "losses"])
-    assert out.endswith("## losses\n\na table\n")
+    assert out.endswith(f"## losses\n\n{TABLE}")
     assert err.splitlines()[-2:] == ["lab: 1 of 2 experiments could not be run", "  birds: birds need cub"]
 
 
@@ -80,10 +89,9 @@ def test_devices_are_passed_on_and_torchrun_is_refused(run_lab, add, tmp_path, m
     add("losses")
     given = []
 
-    def fake(name, output, results, **options):
-        given.append(options["devices"])
-        (results / name).mkdir(parents=True)
-        (results / name / "table.md").write_text("a table\n")
+    def fake(name, results, devices, **options):
+        given.append(devices)
+        write_table(results / name)
 
     monkeypatch.setattr(module, "run_experiment", fake)
     arguments = ("losses", "--scale", "toy", "--results", tmp_path, "--devices", 3)
@@ -93,3 +101,28 @@ def test_devices_are_passed_on_and_torchrun_is_refused(run_lab, add, tmp_path, m
     code, _, err = run_lab(*arguments)
     assert (code, given) == (2, [3])
     assert "start it without torchrun, with --devices" in err
+
+
+def test_tables_are_printed_in_either_format(run_lab, add, tmp_path):
+    add("losses")
+    write_table(tmp_path / "losses")
+    assert run_lab("tables", "losses", "--results", tmp_path) == (0, TABLE, "")
+    code, out, _ = run_lab("tables", "losses", "--format", "latex", "--results", tmp_path)
+    assert code == 0
+    assert r"toy & smooth\_ap & 2 & 1.5 \\" in out
+    code, out, err = run_lab("tables", "losses", "--results", tmp_path / "empty")
+    assert (code, out) == (2, "")
+    assert "has no table.csv: run the experiment first" in err
+
+
+def test_a_recipe_is_printed_as_train_takes_it(run_lab, add, tmp_path):
+    experiment = add("losses")
+    recipes = {run.variant: run.recipe for run in planned_runs(experiment, "toy", 1, {"patterns": tmp_path})}
+    write_results(Results([], [], recipes), tmp_path / "losses")
+    code, out, _ = run_lab("recipe", "losses", "arcface+tcm", "--results", tmp_path)
+    assert code == 0
+    (tmp_path / "recipe.yaml").write_text(out)
+    assert load_recipe(tmp_path / "recipe.yaml", [f"data.root={tmp_path}"]) == recipes["arcface+tcm"]
+    code, _, err = run_lab("recipe", "losses", "arcface+tc", "--results", tmp_path)
+    assert code == 2
+    assert "has no recipe 'arcface+tc': did you mean 'arcface+tcm'" in err

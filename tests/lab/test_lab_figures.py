@@ -21,9 +21,9 @@ def shown(monkeypatch):
     return seen
 
 
-def draw(tmp_path, astray=lambda recipe: False):
+def draw(tmp_path, diverges=lambda recipe: False):
     notes = []
-    options = {"scale": "toy", "train": Trainer(astray), "report": notes.append}
+    options = {"scale": "toy", "train": Trainer(diverges), "report": notes.append}
     run_experiment("drawn", tmp_path / "runs", tmp_path / "results", **options)
     return sorted(path.name for path in (tmp_path / "results" / "drawn").glob("*.png")), notes
 
@@ -41,14 +41,14 @@ def test_the_first_seeds_of_the_runs_that_fit_are_drawn_by_what_differs_between_
     assert list(arcface) == ["plain", "tcm"]
 
 
-def test_runs_that_went_astray_are_left_out_and_without_any_there_is_no_figure(add, shown, tmp_path):
+def test_runs_that_diverged_are_left_out_and_without_any_there_is_no_figure(add, shown, tmp_path):
     add("drawn", figures=[{"figure": "recorded"}, {"figure": "recorded", "runs": {"training": ["tcm"]}}])
     draw(tmp_path)
     for folder in (tmp_path / "runs" / "toy").glob("*tcm"):
         for file in folder.glob("*/evaluation.json"):
             file.unlink()
     shown.clear()
-    files, notes = draw(tmp_path, astray=lambda recipe: bool(recipe.loss.regularizer))
+    files, notes = draw(tmp_path, diverges=lambda recipe: bool(recipe.loss.regularizer))
     assert files == ["recorded-toy.png"]
     assert [list(each) for each, _ in shown] == [["smooth_ap", "arcface"]]
     assert notes[-1] == "note: recorded-toy-2.png is not drawn, no run that it shows has scores"
@@ -85,14 +85,14 @@ def test_points_are_drawn_of_all_seeds(add, tmp_path, monkeypatch):
 
 def test_the_seed_that_is_drawn_is_the_first_that_all_have(add, shown, tmp_path):
     add("drawn", figures=[{"figure": "recorded"}])
-    astray = {(0, "arcface"), (1, "smooth_ap")}
+    diverges = {(0, "arcface"), (1, "smooth_ap")}
     _, notes = draw(tmp_path / "one", lambda recipe: (recipe.seed, recipe.loss.base["name"]) in {(0, "arcface")})
     (every, _) = shown.pop()
     assert list(every) == ["smooth_ap plain", "smooth_ap tcm", "arcface plain", "arcface tcm"]
     assert every["smooth_ap plain"].opis == evaluated(1, 0.5).opis
     assert not [note for note in notes if "recorded" in note]
 
-    _, notes = draw(tmp_path / "two", lambda recipe: (recipe.seed, recipe.loss.base["name"]) in astray)
+    _, notes = draw(tmp_path / "two", lambda recipe: (recipe.seed, recipe.loss.base["name"]) in diverges)
     (some, _) = shown.pop()
     assert list(some) == ["plain", "tcm"]
     assert some["plain"].opis == evaluated(0, 0.5).opis

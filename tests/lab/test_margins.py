@@ -1,6 +1,5 @@
-"""Searches of margins with several seeds: the means decide, whatever single seeds would have picked."""
+"""Searches of margins with several seeds: the means decide, whatever a single seed would have picked."""
 
-import json
 import math
 
 import pytest
@@ -9,8 +8,11 @@ from pretended_training import Trainer
 import isomargin as im
 from isomargin.training.recipe import Recipe, load_recipe
 from isomargin.training.tuned import Tuned, TunedRun
-from lab.margins import find, margins_outcome
+from lab.files import read_csv, write_csv
+from lab.margins import find, margins_results
+from lab.results_folder import read_recipes
 from lab.run_experiment import run_experiment
+from lab.tables import make_table, tables_text
 
 
 class SearchTrainer(Trainer):
@@ -51,12 +53,12 @@ def test_the_point_that_is_best_in_the_mean_is_picked():
     }
 
 
-def test_a_point_that_loses_recall_in_the_mean_or_went_astray_once_is_not_picked():
+def test_a_point_that_loses_recall_in_the_mean_or_diverged_once_is_not_picked():
     good, poor = search(3e-3, 2e-3, 1e-3), search(3e-3, 2e-3, 1e-3, recall=(0.8, 0.8, 0.7))
     assert find("toy", {}, {0: good, 1: good}, 0.01).picked.name == "0.7-0.5"
     assert find("toy", {}, {0: good, 1: poor}, 0.01).picked.name == "0.9-0.5"
-    astray = search(3e-3, 2e-3, math.nan, recall=(0.8, 0.8, math.nan))
-    assert find("toy", {}, {0: good, 1: astray}, 0.01).picked.name == "0.9-0.5"
+    diverged = search(3e-3, 2e-3, math.nan, recall=(0.8, 0.8, math.nan))
+    assert find("toy", {}, {0: good, 1: diverged}, 0.01).picked.name == "0.9-0.5"
 
 
 def test_every_seed_is_a_search_that_is_found_again(add, tmp_path):
@@ -70,17 +72,17 @@ def test_every_seed_is_a_search_that_is_found_again(add, tmp_path):
     assert len(trainer.trained) == 2 * 2 * (1 + 4)
 
     place = tmp_path / "results" / "margins"
-    runs = json.loads((place / "runs.json").read_text())
+    runs = read_csv(place / "runs.csv")
     assert len(runs) == 20
     assert {(run["loss"], run["seed"]) for run in runs} == {
-        (loss, n) for loss in ("smooth_ap", "arcface") for n in (0, 1)
+        (loss, seed) for loss in ("smooth_ap", "arcface") for seed in ("0", "1")
     }
     row = next(row for row in rows if row["loss"] == "arcface")
-    own = [run for run in runs if run["loss"] == "arcface"]
-    mean = sum(run["opis"] for run in own if run["name"] == "baseline") / 2
+    baselines = [run for run in runs if (run["loss"], run["name"]) == ("arcface", "baseline")]
+    mean = sum(float(run["opis"]) for run in baselines) / 2
     assert row["opis without TCM"] == pytest.approx(mean)
-    assert f"{1e3 * mean:.3g}" in (place / "table.md").read_text()
-    recipe = load_recipe(place / "recipes" / "toy-arcface.yaml")
+    assert f"| {1e3 * mean:.3g} |" in tables_text("margins", tmp_path / "results")
+    recipe = read_recipes(place / "recipes.yaml")["toy-arcface"]
     assert recipe.loss.regularizer["positive_margin"] == row["positive_margin"]
     assert recipe.evaluation.test
     assert (place / "margins_grid-toy-arcface.png").stat().st_size > 1000
@@ -90,10 +92,10 @@ def add_search(add, **fields):
     margins = {"positive": [0.9], "negative": [0.5, 0.4], "held_out": 0.4}
     axes = {"loss": ["smooth_ap", "arcface"]}
     plan = {"settings": ["toy"], "axes": axes, "seeds": 2, "margins": margins, **fields}
-    add("margins", kind="margins", plans={"toy": plan})
+    return add("margins", kind="margins", plans={"toy": plan})
 
 
-def test_a_search_that_went_astray_as_a_whole_is_a_note_and_is_not_trained_again(add, tmp_path):
+def test_a_search_that_diverged_at_every_point_has_a_row_without_margins_and_is_not_trained_again(add, tmp_path):
     add_search(add)
     notes = []
 
@@ -102,34 +104,36 @@ def test_a_search_that_went_astray_as_a_whole_is_a_note_and_is_not_trained_again
         options = {"scale": "toy", "train": trainer, "report": notes.append}
         return run_experiment("margins", tmp_path / "runs", tmp_path / "results", **options)
 
-    def astray(recipe):
+    def diverges(recipe):
         return recipe.loss.base["name"] == "arcface" and bool(recipe.loss.regularizer) and recipe.seed == 1
 
-    rows = run(SearchTrainer(astray))
-    assert [row["loss"] for row in rows] == ["smooth_ap"]
-    sentence = "toy arcface is missing: no point of its grid has scores with every seed, training went astray."
-    assert notes[-1] == f"note: {sentence}"
-    assert sentence in (tmp_path / "results" / "margins" / "table.md").read_text()
+    rows = run(SearchTrainer(diverges))
+    assert [(row["loss"], row["positive_margin"]) for row in rows] == [("smooth_ap", 0.9), ("arcface", None)]
+    assert notes[-1] == "note: toy-arcface has no margins: no point of its grid has scores with every seed"
+    text = tables_text("margins", tmp_path / "results")
+    assert "| toy | arcface | 2 | – | – | – | – | – | – | – | – | – |" in text
+    assert text.endswith("toy arcface has no margins: no point of its grid has scores with every seed.\n")
+    assert [path.stem for path in (tmp_path / "results").glob("*/*.png")] == ["margins_grid-toy-smooth_ap"]
     again = SearchTrainer()
     assert run(again) == rows
     assert again.trained == []
-    assert notes[-1] == f"note: {sentence}"
 
 
-def test_other_faults_of_a_search_are_not_taken_for_one_that_went_astray(add, tmp_path):
+def test_other_faults_of_a_search_are_not_taken_for_divergence(add, tmp_path):
     add_search(add, seeds=1)
 
     def run(trainer):
         return run_experiment("margins", tmp_path / "runs", tmp_path / "results", scale="toy", train=trainer)
 
-    assert run(SearchTrainer(lambda recipe: bool(recipe.loss.regularizer))) == []
+    rows = run(SearchTrainer(lambda recipe: bool(recipe.loss.regularizer)))
+    assert [row["positive_margin"] for row in rows] == [None, None]
     baseline = tmp_path / "runs" / "toy" / "margins" / "arcface" / "seed-0" / "baseline" / "recipe.yaml"
     load_recipe(baseline, ["optimizer.learning_rate=0.5"]).save(baseline)
     with pytest.raises(im.InputError, match="begun with another optimizer"):
         run(SearchTrainer())
 
 
-def test_points_that_went_astray_with_one_seed_each_leave_nothing_to_pick():
+def test_points_that_diverged_with_one_seed_each_leave_nothing_to_pick():
     first = search(3e-3, math.nan, 1e-3, recall=(0.8, math.nan, 0.8))
     second = search(3e-3, 1e-3, math.nan, recall=(0.8, 0.8, math.nan))
     assert find("toy", {}, {0: first, 1: second}, 0.01) is None
@@ -155,10 +159,12 @@ def test_a_share_is_shown_in_the_weights_place(add, tmp_path):
         "positive_margin": 0.7,
         "negative_margin": 0.5,
     }
-    outcome = margins_outcome([weighted, shared])
-    column = outcome.table.heads.index("weight")
-    assert [line[column] for line in outcome.table.lines] == ["1", "share 0.3"]
-    assert [(row["weight"], row.get("share")) for row in outcome.table.numbers] == [(1.0, None), (None, 0.3)]
-    points = [(run["name"], run["weight"], run.get("share")) for run in outcome.runs]
+    results = margins_results([weighted, shared])
+    assert [(row["weight"], row.get("share")) for row in results.rows] == [(1.0, None), (None, 0.3)]
+    write_csv(tmp_path / "table.csv", results.rows)
+    table = make_table(add_search(add), read_csv(tmp_path / "table.csv"))
+    column = table.heads.index("weight")
+    assert [line[column] for line in table.lines] == ["1", "share 0.3"]
+    points = [(run["name"], run["weight"], run.get("share")) for run in results.runs]
     assert points[:2] == [("baseline", None, None), ("0.9-0.5", 1.0, None)]
     assert points[3:5] == [("baseline", None, None), ("0.9-0.5", None, 0.3)]

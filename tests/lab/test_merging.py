@@ -1,7 +1,5 @@
-"""Parts of an experiment, run one after the other: what is in the table at the end, and what is not kept."""
+"""Parts of an experiment, run one after the other: which rows are in the table at the end, and which are not kept."""
 
-import csv
-import json
 from pathlib import Path
 
 import pytest
@@ -9,16 +7,19 @@ import yaml
 from pretended_training import Trainer
 
 import isomargin as im
+from lab.files import read_csv
 from lab.plan import planned_runs
+from lab.results_folder import read_recipes
 from lab.run_experiment import run_experiment
+from lab.tables import tables_text
 
 MARGINS = {"positive": [0.9], "negative": [0.3, 0.5], "held_out": 0.4}
 THREE = {"settings": ["toy"], "axes": {"loss": ["smooth_ap"], "training": ["plain", "tcm", "both"]}, "seeds": 2}
 
 
-def run(folder, astray=lambda recipe: False, **part):
+def run(folder, diverges=lambda recipe: False, **part):
     """Run an experiment or a part of it with runs of its own; give how many runs were trained, and what was told."""
-    trainer, told = Trainer(astray), []
+    trainer, told = Trainer(diverges), []
     part = {"scale": "toy", "seeds": 2, **part}
     number = len(list(folder.glob("runs-*")))
     run_experiment("losses", folder / f"runs-{number}", folder / "results", train=trainer, report=told.append, **part)
@@ -27,19 +28,26 @@ def run(folder, astray=lambda recipe: False, **part):
 
 def rows_of(folder):
     """Give choices and seeds of the table's rows."""
-    with (folder / "results" / "losses" / "table.csv").open() as file:
-        return [(f"{row['loss']}+{row['training']}", row["seeds"]) for row in csv.DictReader(file)]
+    rows = read_csv(folder / "results" / "losses" / "table.csv")
+    return [(f"{row['loss']}+{row['training']}", row["seeds"]) for row in rows]
 
 
 def texts(folder):
+    """Give the results in every form, except for seconds, which depend on the machine."""
     place = folder / "results" / "losses"
-    recipes = {path.name: path.read_text() for path in place.glob("recipes/*.yaml")}
-    # Seconds are of the machine.
-    runs = [{**each, "seconds": None} for each in json.loads((place / "runs.json").read_text())]
-    lines = (place / "table.csv").read_text().splitlines()
-    at = lines[0].split(",").index("seconds")
-    rows = [[cell for number, cell in enumerate(line.split(",")) if number != at] for line in lines]
-    return (place / "table.md").read_text(), (place / "table.tex").read_text(), rows, runs, recipes
+    rows, runs = (
+        [list({**row, "seconds": ""}.items()) for row in read_csv(place / name)] for name in ("table.csv", "runs.csv")
+    )
+    return tables_text("losses", folder / "results"), rows, runs, (place / "recipes.yaml").read_text()
+
+
+def change_recipes(folder, **changes):
+    """Change recipes of stored results, each by a function of its settings."""
+    path = folder / "results" / "losses" / "recipes.yaml"
+    recipes = yaml.safe_load(path.read_text())
+    for name, change in changes.items():
+        recipes[f"toy-smooth_ap+{name}"] = change(recipes[f"toy-smooth_ap+{name}"])
+    path.write_text(yaml.safe_dump(recipes, sort_keys=False))
 
 
 @pytest.mark.parametrize("rows", ["groups", "seeds"])
@@ -66,7 +74,7 @@ def test_a_part_that_ends_while_another_is_run_is_not_lost(add, tmp_path):
         return False
 
     run(tmp_path, only={"loss": ["arcface"], "training": ["plain"]})  # so that there is a table before both
-    run(tmp_path, astray=first_run_the_other, only={"loss": ["arcface"]})
+    run(tmp_path, diverges=first_run_the_other, only={"loss": ["arcface"]})
     expected = ["smooth_ap+plain", "smooth_ap+tcm", "arcface+plain", "arcface+tcm"]
     assert [line[0] for line in rows_of(tmp_path)] == expected
 
@@ -95,21 +103,19 @@ def test_settings_whose_data_are_elsewhere_keep_their_rows(add, tmp_path):
 def test_rows_by_other_recipes_are_not_kept(add, tmp_path):
     add("losses", against={"training": "plain"})
     run(tmp_path)
-    path = tmp_path / "results" / "losses" / "recipes" / "toy-smooth_ap+tcm.yaml"
-    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "epochs": 99.0}))
+    change_recipes(tmp_path, tcm=lambda settings: {**settings, "epochs": 99.0})
     _, (told,) = run(tmp_path, only={"loss": ["arcface"]})
-    assert told.startswith(
-        "note: of the earlier results 1 of 2 rows are not kept: the experiment has other recipes now"
-    )
-    assert [line[0] for line in rows_of(tmp_path)] == ["smooth_ap+plain", "arcface+plain", "arcface+tcm"]
-    assert not path.exists()
+    assert told.startswith("note: of the earlier results 1 of 2 rows are not kept: their recipes have changed")
+    expected = ["smooth_ap+plain", "arcface+plain", "arcface+tcm"]
+    assert [line[0] for line in rows_of(tmp_path)] == expected
+    recipes = read_recipes(tmp_path / "results" / "losses" / "recipes.yaml")
+    assert list(recipes) == [f"toy-{name}" for name in expected]
 
 
 def test_rows_whose_base_is_by_another_recipe_are_not_kept_either(add, tmp_path):
     add("losses", against={"training": "plain"})
     run(tmp_path)
-    path = tmp_path / "results" / "losses" / "recipes" / "toy-smooth_ap+plain.yaml"
-    path.write_text("name: a\nunknown: 1\n")  # as of another version
+    change_recipes(tmp_path, plain=lambda settings: {"name": "a", "unknown": 1})  # as of another version
     _, (told,) = run(tmp_path, only={"loss": ["arcface"]})
     assert "2 of 2 rows are not kept" in told
     assert [line[0] for line in rows_of(tmp_path)] == ["arcface+plain", "arcface+tcm"]
@@ -125,14 +131,14 @@ def test_rows_held_against_other_seeds_than_before_are_not_kept(add, tmp_path):
     assert rows_of(tmp_path) == [("smooth_ap+plain", "1"), ("smooth_ap+both", "1")]
 
 
-def test_rows_of_other_columns_are_not_kept(add, tmp_path):
+def test_rows_stay_when_the_table_shows_other_columns(add, tmp_path):
     add("losses", against={"training": "plain"}, columns=["recall@1", "opis", "eer"])
     run(tmp_path)
     add("losses", against={"training": "plain"}, columns=["recall@1", "map_at_r"])
-    _, told = run(tmp_path, only={"loss": ["arcface"]})
-    assert told == ["note: of the earlier results 2 of 2 rows are not kept: the table has other columns now"]
-    head = (tmp_path / "results" / "losses" / "table.md").read_text().splitlines()[0]
+    assert run(tmp_path, only={"loss": ["arcface"]}) == (4, [])
+    head, _, *lines = tables_text("losses", tmp_path / "results").partition("\n\n")[0].splitlines()
     assert head == "| setting | loss | training | seeds | recall@1 % | change | MAP@R % | change |"
+    assert len(lines) == 4
 
 
 def test_rows_that_the_experiment_no_longer_has_are_not_kept(add, tmp_path):
@@ -142,7 +148,7 @@ def test_rows_that_the_experiment_no_longer_has_are_not_kept(add, tmp_path):
     add("losses", against={"training": "plain"}, plans={"toy": {"settings": ["toy"], "axes": axes, "seeds": 2}})
     _, (told,) = run(tmp_path, settings=["toy"])
     assert "2 of 2 rows are not kept" in told
-    assert "smooth_ap" not in (tmp_path / "results" / "losses" / "table.md").read_text()
+    assert "smooth_ap" not in tables_text("losses", tmp_path / "results")
 
 
 def test_searches_keep_those_of_other_recipes_whatever_was_picked(add, tmp_path):
@@ -150,9 +156,9 @@ def test_searches_keep_those_of_other_recipes_whatever_was_picked(add, tmp_path)
     plan = {"settings": ["toy"], "axes": axes, "seeds": 1, "margins": dict(MARGINS)}
     add("losses", kind="margins", plans={"toy": plan})
     run(tmp_path, seeds=1)
-    table = (tmp_path / "results" / "losses" / "table.md").read_text()
+    table = tables_text("losses", tmp_path / "results")
     assert run(tmp_path, seeds=1, only={"loss": ["arcface"]}) == (3, [])
-    assert (tmp_path / "results" / "losses" / "table.md").read_text() == table
+    assert tables_text("losses", tmp_path / "results") == table
     assert len(list((tmp_path / "results" / "losses").glob("*.png"))) == 2
     plan["margins"]["negative"] = [0.2, 0.3]
     add("losses", kind="margins", plans={"toy": plan})
@@ -161,20 +167,19 @@ def test_searches_keep_those_of_other_recipes_whatever_was_picked(add, tmp_path)
     assert [path.stem for path in (tmp_path / "results" / "losses").glob("*.png")] == ["margins_grid-toy-arcface+tcm"]
 
 
-def test_what_went_astray_in_another_part_is_still_said(add, tmp_path):
+def test_what_diverged_in_another_part_is_still_said(add, tmp_path):
     plan = {"settings": ["toy"], "axes": {"loss": ["smooth_ap", "arcface"], "training": ["tcm"]}, "seeds": 1}
     add("losses", kind="margins", plans={"toy": {**plan, "margins": MARGINS}})
-    run(tmp_path, astray=lambda recipe: recipe.loss.base["name"] == "smooth_ap", seeds=1)
-    place = tmp_path / "results" / "losses"
-    assert "toy smooth_ap tcm is missing" in (place / "table.md").read_text()
+    run(tmp_path, diverges=lambda recipe: recipe.loss.base["name"] == "smooth_ap", seeds=1)
+    assert "toy smooth_ap tcm has no margins" in tables_text("losses", tmp_path / "results")
     run(tmp_path, seeds=1, only={"loss": ["arcface"]})
-    assert "toy smooth_ap tcm is missing" in (place / "table.md").read_text()
+    assert "toy smooth_ap tcm has no margins" in tables_text("losses", tmp_path / "results")
     run(tmp_path, seeds=1, only={"loss": ["smooth_ap"]})
-    assert "is missing" not in (place / "table.md").read_text()
+    assert "has no margins" not in tables_text("losses", tmp_path / "results")
 
 
-@pytest.mark.parametrize("name", ["table.md", "table.csv", "runs.json"])
-@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_text("[{}]")])
+@pytest.mark.parametrize("name", ["table.csv", "runs.csv", "recipes.yaml"])
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_text("a\n1\n")])
 def test_results_that_cannot_be_read_are_told_of_before_anything_is_trained(add, tmp_path, name, damage):
     add("losses")
     run(tmp_path)
@@ -188,7 +193,7 @@ def test_results_that_cannot_be_read_are_told_of_before_anything_is_trained(add,
 @pytest.mark.parametrize("fields", [{"kind": "cost"}, {"ranges": [[0.01, 0.1]]}])
 def test_times_and_ranks_are_of_all_choices(add, tmp_path, fields):
     add("losses", **fields)
-    with pytest.raises(im.InputError, match="all its choices are needed"):
+    with pytest.raises(im.InputError, match="it needs all its choices"):
         run(tmp_path, only={"loss": ["arcface"]})
 
 
@@ -196,7 +201,7 @@ def test_a_part_without_runs_is_refused(add, tmp_path):
     axes = {"loss": ["smooth_ap", "arcface"], "training": ["plain", "tcm"]}
     plan = {"settings": ["toy"], "axes": axes, "only": [{"loss": "arcface"}, {"training": "plain"}]}
     add("losses", plans={"toy": plan})
-    with pytest.raises(im.InputError, match="does not run these choices with each other"):
+    with pytest.raises(im.InputError, match="does not combine these choices"):
         run(tmp_path, only={"loss": ["smooth_ap"], "training": ["tcm"]})
 
 
@@ -206,7 +211,7 @@ def test_the_whole_keeps_nothing(add, tmp_path):
     axes = {"loss": ["arcface"], "training": ["plain", "tcm"]}
     add("losses", against={"training": "plain"}, plans={"toy": {"settings": ["toy"], "axes": axes, "seeds": 2}})
     assert run(tmp_path) == (4, [])
-    assert "smooth_ap" not in (tmp_path / "results" / "losses" / "table.md").read_text()
+    assert "smooth_ap" not in tables_text("losses", tmp_path / "results")
 
 
 def test_figures_of_a_part_are_not_drawn_and_those_there_stay(add, tmp_path):
@@ -216,7 +221,7 @@ def test_figures_of_a_part_are_not_drawn_and_those_there_stay(add, tmp_path):
     picture = tmp_path / "results" / "losses" / "calibration_ranges-toy.png"
     before = picture.read_bytes()
     _, told = run(tmp_path, only={"loss": ["arcface"]})
-    assert told == ["note: figures are of all choices and not drawn of a part: those of before stay"]
+    assert told == ["note: figures show all choices, so a part of them draws none: the earlier ones stay"]
     assert picture.read_bytes() == before
 
 

@@ -1,6 +1,5 @@
 """From an experiment to its tables: what is trained, what is not trained again, and the numbers that come out."""
 
-import csv
 import json
 import shutil
 from types import SimpleNamespace
@@ -15,9 +14,12 @@ from isomargin.training.recipe import load_recipe
 from isomargin.training.run_folder import RunFolder
 from isomargin.training.state import claim
 from lab import run_experiment as module
+from lab.files import read_csv
 from lab.plan import planned_runs
+from lab.results_folder import read_recipes
 from lab.run_experiment import run_experiment
-from lab.tables import as_latex
+from lab.table_text import as_latex
+from lab.tables import tables_text
 
 
 @pytest.fixture(scope="module")
@@ -57,41 +59,43 @@ def test_rows_are_means_over_seeds_and_differences_those_of_compare_seeds(made):
 
 
 def test_tables_hold_the_rows_in_every_form(made):
-    *table, empty, note = (made.place / "table.md").read_text().splitlines()
+    *table, empty, note = tables_text("losses", made.folder / "results").splitlines()
     assert len(table) == len(made.rows) + 2
     assert (empty, note[:25]) == ("", "Changes are against plain")
     assert all(line.count("|") == table[0].count("|") for line in table)
     row = row_of(made.rows, loss="smooth_ap", training="tcm")
-    line = next(each for each in table if "| smooth_ap | tcm |" in each)
+    line = next(line for line in table if "| smooth_ap | tcm |" in line)
     assert f"{1e3 * row['opis']:.3g}" in line
     assert f"−{abs(100 * row['opis change']):.0f}%" in line
-    latex = (made.place / "table.tex").read_text()
+    latex = tables_text("losses", made.folder / "results", "latex")
     assert r"smooth\_ap" in latex
     assert latex.count(r"\\") == len(made.rows) + 1
-    with (made.place / "table.csv").open() as file:
-        read = {(each["loss"], each["training"]): each for each in csv.DictReader(file)}
-    assert float(read["smooth_ap", "tcm"]["opis"]) == row["opis"]
+    stored = row_of(read_csv(made.place / "table.csv"), loss="smooth_ap", training="tcm")
+    assert float(stored["opis"]) == row["opis"]
 
 
-def test_every_run_has_its_scores_and_its_recipe_without_where_the_data_were(made):
-    runs = json.loads((made.place / "runs.json").read_text())
+def test_every_run_has_its_scores_and_its_recipe_without_the_folder_of_the_data(made):
+    runs = read_csv(made.place / "runs.csv")
     assert len(runs) == 12
-    assert {"setting", "loss", "training", "seed", "seconds", "opis", "recall@1"} <= set(runs[0])
-    recipe = load_recipe(made.place / "recipes" / "toy-smooth_ap+tcm.yaml")
-    assert "root" not in recipe.data
-    assert str(made.folder) not in (made.place / "recipes" / "toy-smooth_ap+tcm.yaml").read_text()
-    (planned,) = (
-        run
-        for run in planned_runs(made.experiment, "toy", 1, {"patterns": made.folder})
-        if run.variant == "smooth_ap+tcm"
-    )
-    assert recipe.loss == planned.recipe.loss
+    run = row_of(runs, loss="arcface", training="plain", seed="2")
+    assert float(run["opis"]) == evaluated(2, 0.7).opis
+    assert float(run["recall@1"]) == evaluated(2, 0.7).recall_at_k[1]
+    assert float(run["seconds"]) > 0
+    planned = {run.variant: run.recipe for run in planned_runs(made.experiment, "toy", 1, {"patterns": made.folder})}
+    stored = read_recipes(made.place / "recipes.yaml")
+    assert list(stored) == [f"toy-{variant}" for variant in planned]
+    for variant, recipe in planned.items():
+        data = {name: value for name, value in recipe.data.items() if name != "root"}
+        assert stored[f"toy-{variant}"] == recipe.model_copy(update={"data": data})
+    text = (made.place / "recipes.yaml").read_text()
+    assert str(made.folder) not in text
+    assert text.count("optimizer:") == 1  # in the first recipe, which the others refer to
 
 
 def test_rows_of_seeds_stand_above_their_mean_and_deviation(add, tmp_path):
     add("seeds", rows="seeds", columns=["opis"], against={"training": "plain"})
     run_experiment("seeds", tmp_path / "runs", tmp_path / "results", scale="toy", seeds=3, train=Trainer())
-    table = (tmp_path / "results" / "seeds" / "table.md").read_text().split("\n\n")[0]
+    table = tables_text("seeds", tmp_path / "results").split("\n\n")[0]
     heads, _, *lines = table.splitlines()
     assert heads == "| setting | loss | training | seed | OPIS ×1e-3 | change |"
     assert len(lines) == 4 * (3 + 1)
@@ -99,27 +103,26 @@ def test_rows_of_seeds_stand_above_their_mean_and_deviation(add, tmp_path):
     group = [line for line in lines if "| smooth_ap | tcm |" in line]
     assert group[:3] == [f"| toy | smooth_ap | tcm | {seed} | {values[seed]:.3g} |  |" for seed in range(3)]
     assert f"| mean ± deviation | {np.mean(values):.3g} ± {np.std(values, ddof=1):.3g} | −" in group[3]
-    assert r"$\pm$" in (tmp_path / "results" / "seeds" / "table.tex").read_text()
+    assert r"$\pm$" in tables_text("seeds", tmp_path / "results", "latex")
 
 
 def test_the_papers_rows_stand_below_the_table_alone(add, tmp_path):
     published = [{"loss": "ProxyNCA", "OPIS": 0.38e-3}, {"loss": "a|b", "recall@1": 63.1, "change": -1.5, "more": None}]
     add("losses", published=published, paper="Table 9: losses")
     run_experiment("losses", tmp_path / "runs", tmp_path / "results", scale="toy", seeds=1, train=Trainer())
-    place = tmp_path / "results" / "losses"
-    assert (place / "table.md").read_text().split("\n\n", 1)[1] == (
+    assert tables_text("losses", tmp_path / "results").split("\n\n", 1)[1] == (
         "The paper has: Table 9: losses\n\n"
         "| loss | OPIS | recall@1 | change | more |\n"
         "| --- | --- | --- | --- | --- |\n"
         "| ProxyNCA | 3.8e-4 |  |  |  |\n"
         "| a\\|b |  | 63.1 | −1.5 |  |\n"
     )
-    assert "ProxyNCA" not in (place / "table.csv").read_text() + (place / "table.tex").read_text()
+    assert "ProxyNCA" not in tables_text("losses", tmp_path / "results", "latex")
 
 
-def test_seeds_that_went_astray_are_left_out_on_both_sides(add, tmp_path):
+def test_seeds_that_diverged_are_left_out_on_both_sides(add, tmp_path):
     add("losses", against={"training": "plain"})
-    trainer = Trainer(astray=lambda recipe: recipe.seed == 0 and bool(recipe.loss.regularizer))
+    trainer = Trainer(diverges=lambda recipe: recipe.seed == 0 and bool(recipe.loss.regularizer))
     notes = []
     rows = run_experiment(
         "losses", tmp_path / "runs", tmp_path / "results", scale="toy", seeds=3, train=trainer, report=notes.append
@@ -170,11 +173,11 @@ def test_settings_with_the_same_features_share_them(monkeypatch, tmp_path):
     assert places["closed"] == tmp_path / "features" / "heads" / "given"
 
 
-def runs_of(place):
-    return {(run["loss"], run["training"], run["seed"]): run for run in json.loads((place / "runs.json").read_text())}
+def seconds_of(place):
+    return {(run["loss"], run["training"]): run["seconds"] for run in read_csv(place / "runs.csv")}
 
 
-def test_what_went_astray_is_trained_again_with_other_settings_only(add, tmp_path, monkeypatch):
+def test_what_diverged_is_trained_again_with_other_settings_only(add, tmp_path, monkeypatch):
     add("losses", against={"training": "plain"})
 
     def run(trainer):
@@ -183,19 +186,19 @@ def test_what_went_astray_is_trained_again_with_other_settings_only(add, tmp_pat
         run_experiment("losses", tmp_path / "runs", tmp_path / "results", **options)
         return "\n".join(notes)
 
-    run(Trainer(astray=lambda recipe: bool(recipe.loss.regularizer)))
+    run(Trainer(diverges=lambda recipe: bool(recipe.loss.regularizer)))
     again = Trainer()
     notes = run(again)
     assert again.trained == []
-    assert "4 of 4 runs are there already" in notes
-    assert notes.count("has no scores, the loss is nan by step 3 (known from astray.json in its folder") == 2
+    assert "4 of 4 runs are already done" in notes
+    assert notes.count("has no scores, the loss is nan by step 3 (known from diverged.json in its folder") == 2
     path = tmp_path / "runs" / "toy" / "arcface+tcm" / "seed-0"
-    content = json.loads((path / "astray.json").read_text())
+    content = json.loads((path / "diverged.json").read_text())
     content["settings"]["epochs"] = 99.0
-    (path / "astray.json").write_text(json.dumps(content))
+    (path / "diverged.json").write_text(json.dumps(content))
     assert "arcface+tcm/seed-0 has no scores" not in run(again)
     assert again.trained == [path]
-    assert not (path / "astray.json").exists()
+    assert not (path / "diverged.json").exists()
 
 
 def test_seconds_of_a_run_that_went_on_after_a_kill_are_not_known(add, tmp_path):
@@ -219,10 +222,10 @@ def test_seconds_of_a_run_that_went_on_after_a_kill_are_not_known(add, tmp_path)
 
     for train in (Watching(), Trainer()):  # found again, it is as little known
         run_experiment("losses", tmp_path / "runs", tmp_path / "results", **{**options, "train": train})
-        runs = runs_of(tmp_path / "results" / "losses")
-        assert runs["smooth_ap", "tcm", 0]["seconds"] is None
-        assert 1000 < runs["arcface", "tcm", 0]["seconds"] < 1100
-        assert 0 < runs["smooth_ap", "plain", 0]["seconds"] < 100
+        seconds = seconds_of(tmp_path / "results" / "losses")
+        assert seconds["smooth_ap", "tcm"] == ""
+        assert 1000 < float(seconds["arcface", "tcm"]) < 1100
+        assert 0 < float(seconds["smooth_ap", "plain"]) < 100
     assert seen == [False, False]  # a second kill would leave a time that is too short
 
 

@@ -4,6 +4,7 @@ Bad input ends with one sentence on standard error and exit code 2. Imports that
 so that ``isomargin --help`` answers at once.
 """
 
+import sys
 from typing import Annotated
 
 import typer
@@ -22,7 +23,7 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command; turn bad input into one sentence and exit code 2."""
-    run_app(app, "isomargin")
+    run_app(app, "isomargin", sys.argv[1:] or ["--help"])
 
 
 def show_version(asked: bool) -> None:

@@ -11,15 +11,15 @@ from isomargin.core.errors import InputError
 from isomargin.core.extras import missing_package
 
 
-def run_app(app: typer.Typer, program: str) -> NoReturn:
-    """Run a program with the arguments it was started with, or show its help without any.
+def run_app(app: typer.Typer, program: str, arguments: Sequence[str]) -> NoReturn:
+    """Run a program with these arguments.
 
     Bad input, options that do not exist and files that cannot be used become one sentence and exit code 2.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for names that the output's encoding does not have
     try:
-        sys.exit(app(sys.argv[1:] or ["--help"], standalone_mode=False))
+        sys.exit(app(arguments, standalone_mode=False))
     except InputError as error:
         refuse(program, str(error), error.details)
     except (KeyboardInterrupt, typer.Abort):
