@@ -20,7 +20,8 @@ from typing import Any
 import yaml
 
 from isomargin.core.errors import InputError
-from isomargin.training.recipe import Recipe, YamlLoader, read_recipe
+from isomargin.training.recipe import Recipe, read_recipe
+from isomargin.training.yaml_text import YamlLoader
 from lab.files import read_csv, write_csv, write_text
 
 TABLE, RUNS, RECIPES, RANGES = "table.csv", "runs.csv", "recipes.yaml", "ranges.csv"
