@@ -48,7 +48,7 @@ def main() -> None:
             height, _ = np.histogram(values, bins, density=True)
             left.stairs(sign * height, bins, fill=True, color=colour, alpha=alpha, label=label)
         far, frr = target.class_far[which], target.class_frr[which]
-        text = f"{name}: accepts {far:.1%} of strangers, rejects {frr:.0%} of friends"
+        text = f"{name}: accepts {far:.1%} of other letters, rejects {frr:.0%} of its own"
         left.text(
             0.02, 0.95 if sign > 0 else 0.05, text, color=colour, transform=left.transAxes, va="center", bbox=WHITE
         )
