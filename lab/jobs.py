@@ -22,6 +22,7 @@ from threading import Thread
 from typing import Any, Generic, TypeVar
 
 from isomargin.core.errors import DivergedError, InputError
+from isomargin.core.files import locked
 from isomargin.training.checkpoint import find_checkpoints
 from isomargin.training.recipe import Recipe, load_recipe
 from isomargin.training.run_folder import RunFolder
@@ -121,7 +122,7 @@ def continue_run(recipe: Recipe, run: RunFolder, train: Train) -> Trained:
     taken: float | None = None
     begin = time.monotonic()
     try:
-        train(recipe, run.path, resume=True)
+        train(recipe, run.path, resume=True, lock=False)  # the caller holds the lock
     except DivergedError as error:
         write_diverged(recipe, error, run.path / DIVERGED)
         return Trained(None, str(error))
@@ -196,42 +197,6 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
     settings["data"].pop("root", None)
     settings["model"].pop("features", None)
     return settings
-
-
-@contextmanager
-def locked(folder: Path, wait: bool) -> Iterator[bool]:
-    """Create a folder and lock it for this process; give whether that was possible at once, or wait for it.
-
-    The lock ends with the process. Where the file system has no locks, as some network file systems, nothing is locked.
-
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as name, locked(Path(name), False) as first, locked(Path(name), False) as second:
-    ...     first, second
-    (True, False)
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        import fcntl
-    except ImportError:
-        yield True
-        return
-    opened = os.open(folder, os.O_RDONLY)
-    free, held = True, False
-    try:
-        try:
-            fcntl.flock(opened, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-            held = True
-        except BlockingIOError:
-            free = False
-        except OSError:
-            pass  # NFS cannot lock folders (EBADF), others cannot lock anything (ENOSYS, ENOLCK)
-        try:
-            yield free
-        finally:
-            if held:
-                fcntl.flock(opened, fcntl.LOCK_UN)  # processes forked in the meantime would keep it
-    finally:
-        os.close(opened)
 
 
 # Several at a time

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from isomargin.core.errors import DivergedError, InputError
+from isomargin.core.files import locked
 from isomargin.training.recipe import Recipe
 from isomargin.training.run_folder import RunFolder
 from isomargin.training.tune import BASELINE, pick, run_name, tune
@@ -29,7 +30,6 @@ from lab.jobs import (
     Train,
     diverged_before,
     do_all,
-    locked,
     update_data_folder,
     workers,
     write_diverged,
@@ -152,6 +152,7 @@ def search(
                 held_out=margins.held_out,
                 tolerance=margins.tolerance,
                 train=partial(train_point, train, diverged),
+                lock=False,
                 quiet=True,
                 **options,
             )

@@ -14,6 +14,7 @@ from typing import Any
 
 from isomargin.core import checks
 from isomargin.core.errors import InputError
+from isomargin.core.files import locked
 from isomargin.measure.evaluation import Evaluation
 from isomargin.training import loop
 from isomargin.training.run_folder import RunFolder
@@ -23,7 +24,7 @@ from lab.experiment import Experiment, Plan, Scale, load_experiment, load_settin
 from lab.features import make_features
 from lab.figures import draw_figures
 from lab.files import write_csv
-from lab.jobs import Report, Train, locked, train_all
+from lab.jobs import Report, Train, train_all
 from lab.margins import draw_margins, margins_results, search_margins
 from lab.merging import Whole, merge
 from lab.plan import PlannedRun, check_choices, find_settings, planned_runs, result_name

@@ -28,7 +28,7 @@ def recipe(add, tmp_path):
 
 def test_two_processes_train_a_run_that_this_one_has_locked(recipe, tmp_path):
     with locked(tmp_path / "run", wait=False):
-        train_on_devices(recipe, tmp_path / "run", devices=2, resume=True, quiet=True, workers=0)
+        train_on_devices(recipe, tmp_path / "run", devices=2, resume=True, quiet=True, workers=0, lock=False)
     assert load_recipe(tmp_path / "run") == recipe
     assert 0 < im.Evaluation.load(tmp_path / "run" / "evaluation.json").opis < 1
 

@@ -1,4 +1,4 @@
-"""Files on disk: check one before reading, tell a failed read in one sentence, write one whole or not at all.
+"""Files on disk: check one before reading, tell a failed read in one sentence, write one atomically; lock a folder.
 
 Knows nothing of what the files hold; the formats of embeddings are in `formats.py`.
 """
@@ -83,3 +83,51 @@ def reading(path: Path) -> Iterator[None]:
         raise InputError(
             f"{path} could not be read ({reason}): it may be damaged, cut short or of another format, write it again"
         ) from error
+
+
+_lock_files: set[int] = set()  # file descriptors of the locks that this process holds
+
+
+def _close_lock_files() -> None:
+    for descriptor in _lock_files:
+        os.close(descriptor)
+    _lock_files.clear()
+
+
+if hasattr(os, "register_at_fork"):  # a forked process would keep the lock after the one that took it is gone
+    os.register_at_fork(after_in_child=_close_lock_files)
+
+
+@contextmanager
+def locked(folder: Path, wait: bool) -> Iterator[bool]:
+    """Create a folder and lock it against other calls of this function; give whether the lock was free, or wait for it.
+
+    The lock ends with the block, or with the process that holds it, however that ends; no file is left behind. Where
+    the system has no such locks, as Windows and some network file systems, nothing is locked.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as name, locked(Path(name), False) as first, locked(Path(name), False) as second:
+    ...     first, second
+    (True, False)
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        import fcntl
+    except ImportError:
+        yield True
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    _lock_files.add(descriptor)
+    free = True
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            free = False
+        except OSError:
+            pass  # NFS locks no folder (EBADF), others nothing at all (ENOSYS, ENOLCK)
+        yield free
+    finally:
+        if descriptor in _lock_files:  # not in a forked process, where it is closed
+            _lock_files.discard(descriptor)
+            os.close(descriptor)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,7 +47,7 @@ from isomargin.training.recipe import Recipe
 from isomargin.training.run_folder import RunFolder, write_metrics
 from isomargin.training.schedule import Plateau
 from isomargin.training.scoring import evaluation_steps, finish, score
-from isomargin.training.state import Log, State, claim, on_cpu, restore, save
+from isomargin.training.state import Log, State, claim, on_cpu, restore, save, sole_training
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -62,6 +63,7 @@ def train(
     workers: int | None = None,
     check_images: bool = True,
     quiet: bool = False,
+    lock: bool = True,
     checkpoint_seconds: float = 300.0,
 ) -> Evaluation:
     """Train by a recipe and evaluate; return the evaluation that the run ends in.
@@ -76,6 +78,7 @@ def train(
     workers: processes that decode image files, for each device; as many as cores, up to 8, if not given.
     check_images: whether every file is decoded before training begins; those that cannot be are an error.
     quiet: print nothing.
+    lock: whether to refuse a folder that another process trains in; False where the caller holds its lock.
     checkpoint_seconds: the longest time between checkpoints; there is one at each evaluation in any case.
 
     >>> from tempfile import TemporaryDirectory
@@ -94,10 +97,26 @@ def train(
     """
     run, first = RunFolder(Path(folder)), first_process()
     workers = default_workers() if workers is None else checks.whole(workers, "workers", least=0)
-    if first:
-        claim(run, recipe, resume)
-    if run.finished:
-        return Evaluation.load(run.evaluation)
+    with sole_training(run.path) if first and lock else nullcontext():
+        if first:
+            claim(run, recipe, resume)
+        if run.finished:
+            return Evaluation.load(run.evaluation)
+        return _train(recipe, run, first, devices, accelerator, workers, check_images, quiet, checkpoint_seconds)
+
+
+def _train(
+    recipe: Recipe,
+    run: RunFolder,
+    first: bool,
+    devices: int,
+    accelerator: str,
+    workers: int,
+    check_images: bool,
+    quiet: bool,
+    checkpoint_seconds: float,
+) -> Evaluation:
+    """Train in a folder that is claimed, from its last checkpoint if it has one."""
     resume = bool(find_checkpoints(run.checkpoints))  # a run that was killed before its first begins again
     data = setup.open_data(recipe, check_images and first and not resume)  # what is wrong is told before others start
     fabric = launch(recipe, devices, accelerator)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from isomargin.core.errors import DivergedError, InputError
+from isomargin.core.files import locked
 from isomargin.losses import MetricLoss
 from isomargin.models.embedder import Embedder
 from isomargin.training.checkpoint import Content, checkpoint_path, fitting, load_checkpoint, save_checkpoint
@@ -63,6 +67,17 @@ class State:
                 "set optimizer.clip_norm; the last checkpoint was written before that"
             )
         return means
+
+
+@contextmanager
+def sole_training(folder: Path) -> Iterator[None]:
+    """Keep other processes from training in a folder; raise where one does already."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file: choose another --output for the run's folder")
+    with locked(folder, wait=False) as free:
+        if not free:
+            raise InputError(f"another process trains in {folder}: wait until it ends, or choose another --output")
+        yield
 
 
 def claim(run: RunFolder, recipe: Recipe, resume: bool) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -26,7 +27,7 @@ from isomargin.training import loop, setup
 from isomargin.training.checkpoint import find_checkpoints
 from isomargin.training.recipe import Recipe
 from isomargin.training.run_folder import RunFolder, write_metrics
-from isomargin.training.state import claim
+from isomargin.training.state import claim, sole_training
 from isomargin.training.tuned import Tuned, TunedRun, has_scores, recall_floor
 
 BASELINE = "baseline"
@@ -51,6 +52,7 @@ def tune(
     baseline: bool = True,
     train: Callable[..., object] = loop.train,
     report: Callable[[str], None] | None = None,
+    lock: bool = True,
     **options: Any,
 ) -> Tuned:
     """Train by every pair of margins, pick one on held-out training classes, and write the recipe that has it.
@@ -66,6 +68,7 @@ def tune(
     baseline: whether to train without TCM too, to compare with.
     train: trains one run; to be called like `loop.train`.
     report: is given a sentence at a time on how the search goes.
+    lock: whether to refuse a folder that another process searches in; False where the caller holds its lock.
     options: go on to `train`; images are checked for the first run only.
     """
     report = report or (lambda sentence: None)
@@ -78,17 +81,8 @@ def tune(
         report(f"note: {note}")
     if baseline:
         points.insert(0, _Point(BASELINE, None))
-    check_images = options.pop("check_images", True)
-    rows = []
-    for number, point in enumerate(points):
-        report(f"run {number + 1} of {len(points)}: {point.name}")
-        own = _with_regularizer(searched, point.regularizer).model_copy(update={"name": f"{recipe.name} {point.name}"})
-        try:
-            _run(own, folder / point.name, train, {**options, "check_images": check_images and number == 0})
-            rows.append(_scores(point, Evaluation.load(RunFolder(folder / point.name).evaluation)))
-        except DivergedError as error:
-            report(f"note: {point.name} has no scores, {error}")
-            rows.append(_scores(point, None))
+    with sole_training(folder) if lock else nullcontext():
+        rows = _train_points(points, searched, folder, train, report, options)
     chosen = pick(rows, tolerance)
     rows = [replace(row, picked=row is chosen) for row in rows]
     regularizer = next(point.regularizer for point in points if point.name == chosen.name)
@@ -212,6 +206,31 @@ def _refuse_run(folder: Path) -> None:
     """Refuse the folder of a run."""
     if RunFolder(folder).recipe.exists():
         raise InputError(f"{folder} is the folder of a run: choose another for the search")
+
+
+def _train_points(
+    points: Sequence[_Point],
+    recipe: Recipe,
+    folder: Path,
+    train: Callable[..., object],
+    report: Callable[[str], None],
+    options: dict[str, Any],
+) -> list[TunedRun]:
+    """Train each point of the grid, one after another, and give their scores."""
+    rows = []
+    options = {"check_images": True, **options}
+    for number, point in enumerate(points):
+        report(f"run {number + 1} of {len(points)}: {point.name}")
+        trained = _with_regularizer(recipe, point.regularizer)
+        trained = trained.model_copy(update={"name": f"{recipe.name} {point.name}"})
+        try:
+            _run(trained, folder / point.name, train, options)
+            rows.append(_scores(point, Evaluation.load(RunFolder(folder / point.name).evaluation)))
+        except DivergedError as error:
+            report(f"note: {point.name} has no scores, {error}")
+            rows.append(_scores(point, None))
+        options = {**options, "check_images": False}  # the images are the same for all
+    return rows
 
 
 def _run(recipe: Recipe, path: Path, train: Callable[..., object], options: dict[str, Any]) -> None:
