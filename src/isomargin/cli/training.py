@@ -81,11 +81,16 @@ def train(
     Ctrl-C saves and stops; so does a request to end. The run's folder holds recipe.yaml, metrics.csv, checkpoints/,
     tensorboard/, embeddings.npz and evaluation.json.
     """
-    from isomargin.training.recipe import load_recipe
+    from isomargin.training.recipe import load_recipe, shipped_recipes
+    from isomargin.training.run_folder import RunFolder
 
+    if resume and not Path(recipe).exists() and recipe not in shipped_recipes():
+        raise InputError(f"{recipe} does not exist: --resume needs the folder of a run, or its recipe")
     resolved = load_recipe(recipe, [*(changes or []), *as_changes(skip_bad_images, precision)])
     is_run = Path(recipe).is_dir()
     folder = output or (Path(recipe) if is_run else Path("runs") / resolved.name)
+    if resume and not RunFolder(folder).recipe.is_file():
+        raise InputError(f"there is no run in {folder} to resume: leave --resume out to begin one there")
     if is_run and not resume and output is None:
         raise InputError(f"{recipe} is a run: go on with it by --resume, or give a new one's folder with --output")
     if dry_run:
@@ -93,7 +98,6 @@ def train(
         return
     from isomargin.training.devices import first_process
     from isomargin.training.loop import train as run
-    from isomargin.training.run_folder import RunFolder
 
     with resumable(f"isomargin train {shlex.quote(str(folder))} --resume"):
         evaluation = run(

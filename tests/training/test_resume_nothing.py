@@ -1,0 +1,32 @@
+"""`train --resume` where there is no run: refused, not begun."""
+
+import pytest
+
+from training.runs import tiny
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tiny(epochs=0.1).save(tmp_path / "tiny.yaml")
+    (tmp_path / "empty").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["tiny.yaml"], "there is no run in runs/tiny to resume: leave --resume out to begin one there"),
+        (["tiny.yaml", "--output", "elsewhere"], "there is no run in elsewhere to resume"),
+        (["tiny.yaml", "--output", "empty"], "there is no run in empty to resume"),
+        (["glyphs"], "there is no run in runs/glyphs to resume"),
+        (["runs/typo"], "runs/typo does not exist: --resume needs the folder of a run, or its recipe"),
+        (["empty"], "empty/recipe.yaml does not exist"),
+    ],
+)
+def test_resume_without_a_run_is_refused_with_the_folder_that_was_expected(run, work, arguments, told):
+    code, out, err = run("train", *arguments, "--resume", "--workers", 0)
+    assert (code, out) == (2, "")
+    assert told in err
+    assert len(err.splitlines()) == 1
+    assert sorted(path.name for path in work.rglob("*")) == ["empty", "tiny.yaml"]
