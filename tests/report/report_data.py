@@ -43,6 +43,9 @@ HOSTILE = (
     "NaN",
     "null",
     "\u2028line separator",
+    " =1+1",
+    "'=1+1",
+    "-Infinity",
 )
 
 

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -17,9 +17,6 @@ from isomargin.cli.opening import (
 )
 from isomargin.core import checks
 from isomargin.core.errors import InputError
-
-if TYPE_CHECKING:
-    from isomargin.measure.evaluation import Evaluation
 
 
 def evaluate(
@@ -75,6 +72,7 @@ def evaluate(
 
     Vectors need not have length one: they are normalised. A class is whatever rows share a label.
     """
+    from isomargin.core.csv_files import write_csv
     from isomargin.measure.class_table import check_worst_by
     from isomargin.measure.evaluate import evaluate as run
     from isomargin.measure.statistics.intervals import check_draws, note_on_few_classes
@@ -124,7 +122,7 @@ def evaluate(
             evaluation.save(output)
     if per_class is not None:
         with writing(per_class):
-            save_table(evaluation, per_class)
+            write_csv(evaluation.per_class, per_class)
     if report is not None:
         from isomargin.cli.report import tell_report
         from isomargin.report.sources import Source, report_on
@@ -143,11 +141,3 @@ def whole_numbers(text: str) -> tuple[int, ...]:
         raise InputError(
             f"k is {text!r}: whole numbers with commas between them are needed, such as 1,10,100"
         ) from error
-
-
-def save_table(evaluation: "Evaluation", path: Path) -> None:
-    """Write the table of classes, whole or not at all."""
-    from isomargin.core.files import atomic_write
-
-    with atomic_write(path) as temporary:
-        evaluation.per_class.to_csv(temporary, index=False, errors="backslashreplace")

@@ -139,6 +139,7 @@ def transfer(
     This is the One-Threshold-for-All protocol. A card brings its own threshold.
     """
     from isomargin.cli.tables import transfer_table
+    from isomargin.core.csv_files import write_csv
     from isomargin.thresholds.choose import choose_threshold
     from isomargin.thresholds.transfer import CALIBRATION, transfer_card, transfer_threshold
 
@@ -159,10 +160,8 @@ def transfer(
         choice = choose_threshold(chosen_on, **wanted(far, frr, best_utility, cost, distance, cosine))
         result = transfer_threshold(choice.distance, chosen_on, sets)
     if output is not None:
-        from isomargin.core.files import atomic_write
-
-        with writing(output), atomic_write(output) as temporary:
-            result.table.to_csv(temporary, index=False, errors="backslashreplace")
+        with writing(output):
+            write_csv(result.table, output)
     if as_json:
         print(json.dumps(result.as_values(), allow_nan=False, indent=1))
     else:
@@ -188,6 +187,7 @@ def compare(
     classes anew, the same for all models.
     """
     from isomargin.cli.tables import differences_table
+    from isomargin.core.csv_files import write_csv
     from isomargin.measure.comparison import compare as run
     from isomargin.measure.statistics.intervals import check_draws
 
@@ -200,10 +200,8 @@ def compare(
     for note in comparison.notes:
         print(f"note: {printable(note)}", file=sys.stderr)
     if output is not None:
-        from isomargin.core.files import atomic_write
-
-        with writing(output), atomic_write(output) as temporary:
-            comparison.table.to_csv(temporary, index=False, errors="backslashreplace")
+        with writing(output):
+            write_csv(comparison.table, output)
     if as_json:
         print(json.dumps(comparison.as_values(), allow_nan=False, indent=1))
         return

@@ -91,11 +91,12 @@ function showClasses() {
   byId("outside-words").textContent = limits.length > 0 ? `(${limits.join(" or ")})` : "(nothing is)";
 }
 
-/** A field of a CSV file; what a spreadsheet would take for a formula is made text. */
+/** A field of a CSV file, by the rules of core/csv_files.py: what a spreadsheet would run as a formula is made text. */
 function csvField(value) {
   if (typeof value === "number") return Number.isNaN(value) ? "" : String(value);
-  const isNumber = value.trim() !== "" && !Number.isNaN(Number(value));
-  const safe = /^[=+\-@\t\r]/.test(value) && !isNumber ? `'${value}` : value;
+  const isNumber = /^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$/.test(value);
+  const isFormula = /^'*([\s\0]*[=+\-@＝＋－＠]|[\t\r\n\0])/.test(value);
+  const safe = isFormula && !isNumber ? `'${value}` : value;
   return `"${safe.replace(/"/g, '""')}"`;
 }
 
