@@ -1,6 +1,7 @@
 """EmbeddingSet and its files: what is saved comes back, and what cannot be used is told in one sentence."""
 
 import io
+import json
 import os
 import pickle
 import subprocess
@@ -9,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -251,6 +253,53 @@ def test_labels_of_many_kinds_become_integers_or_text(given, expected):
 )
 def test_labels_that_would_merge_split_or_lose_classes_are_refused(given, words):
     assert words in message_of(VECTORS[:2], given)
+
+
+NULS = ["a", "", "b\0c", "a", "\0", "b"]
+
+
+def write_nuls(path: Path) -> None:
+    """Write text labels of which row 4 is a NUL character, with the format's own library."""
+    codes = torch.arange(ROWS)
+    match path.suffix:
+        case ".parquet":
+            pq.write_table(pa.table({"embeddings": list(VECTORS), "labels": NULS}), path)
+        case ".pt":
+            torch.save({"embeddings": torch.from_numpy(VECTORS), "labels": NULS}, path)
+        case ".safetensors":
+            names = {"labels.names": json.dumps(NULS)}
+            save_file({"embeddings": torch.from_numpy(VECTORS), "labels": codes}, path, metadata=names)
+        case ".npy":
+            np.save(path, VECTORS)
+            path.with_suffix(".labels.txt").write_text("\n".join(["x" if name == "" else name for name in NULS]))
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".parquet", ".pt", ".safetensors"])
+def test_a_label_that_ends_with_a_nul_is_refused_with_its_row_in_every_file(tmp_path, suffix):
+    path = tmp_path / f"set{suffix}"
+    write_nuls(path)
+    assert rf"{path}: labels[4] is '\x00', which ends with a NUL" in message(path)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        NULS,
+        np.array(NULS, dtype=object),
+        [name.encode() for name in NULS],
+        pandas.Series(NULS),
+        pandas.Series(NULS).astype("category"),
+        *([np.array(NULS, dtype=np.dtypes.StringDType())] if hasattr(np.dtypes, "StringDType") else []),
+    ],
+    ids=lambda given: type(given).__name__ + str(getattr(given, "dtype", "")),
+)
+def test_a_label_that_ends_with_a_nul_is_refused_with_its_row_in_memory(given):
+    assert r"labels[4] is" in (text := message_of(VECTORS, given))
+    assert r"'\x00', which ends with a NUL" in text
+
+
+def test_a_nul_within_a_label_is_kept():
+    assert EmbeddingSet(VECTORS[:2], ["a\0b", "a\0c"]).labels.tolist() == ["a\0b", "a\0c"]
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

@@ -49,7 +49,8 @@ def as_labels(labels: Any) -> npt.NDArray[Any]:
     """Turn a list, array, tensor or column of n labels into an array (n,) of integers or of text.
 
     Integers keep their dtype. Truth values become 0 and 1; floats become int64 where each is a whole number that its
-    dtype holds exactly; bytes are read as UTF-8. All else is refused: missing labels, fractions, mixed types.
+    dtype holds exactly; bytes are read as UTF-8. All else is refused: missing labels, fractions, mixed types, and text
+    that ends with a NUL character, which numpy would drop.
 
     >>> as_labels(["cat", "dog"])
     array(['cat', 'dog'], dtype='<U3')
@@ -62,16 +63,14 @@ def as_labels(labels: Any) -> npt.NDArray[Any]:
     array = _as_array(labels)
     if array.ndim != 1:
         raise InputError(f"labels has shape {array.shape}: one dimension is needed, with one label a row")
-    if array.dtype.kind == "O":
-        array = _from_objects(array)
+    if array.dtype.kind in "OT":
+        array = _from_objects(array.astype(object))
     if array.dtype.kind == "S":
         array = _from_bytes(array)
     if array.dtype.kind == "f":
         array = _from_floats(array)
     if array.dtype.kind == "b":
         array = array.astype(np.int64)
-    if array.dtype.kind == "T":
-        array = array.astype(str)
     if array.dtype.kind not in "iuU":
         raise InputError(f"labels has dtype {array.dtype}: integers or text are needed, {AS_TEXT}")
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
@@ -100,8 +99,10 @@ def _from_objects(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     values = array.tolist()
     kinds = {kind: kind.__name__ for kind in map(type, values)}
     if all(issubclass(kind, str) for kind in kinds):
+        _refuse_trailing_nul(values, "\0")
         return np.array(values, dtype=str)
     if all(issubclass(kind, bytes) for kind in kinds):
+        _refuse_trailing_nul(values, b"\0")
         return np.array(values, dtype=bytes)
     if all(issubclass(kind, int | np.integer | np.bool_) for kind in kinds):
         integers = integer_array([int(value) for value in values])
@@ -119,6 +120,15 @@ def _from_objects(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         f"labels mixes {' and '.join(sorted(kinds.values()))}, so that 1 and '1' may be one class or two: "
         "make them all text with [str(label) for label in labels]"
     )
+
+
+def _refuse_trailing_nul(values: list[Any], nul: str | bytes) -> None:
+    for row, value in enumerate(values):
+        if value.endswith(nul):
+            raise InputError(
+                f"labels[{row}] is {value[-40:]!a}, which ends with a NUL character: numpy drops it, which would merge "
+                "classes, so remove it or write it differently"
+            )
 
 
 def _from_bytes(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -65,7 +65,8 @@ def _read_text_labels(path: Path) -> npt.NDArray[Any]:
     if "" in lines:
         raise InputError(f"{path} has nothing on line {lines.index('') + 1}: one label a line is needed")
     integers = integer_array([int(line) for line in lines]) if _are_integers(lines) else None
-    return np.array(lines, dtype=str) if integers is None else integers
+    # Objects keep NUL characters for as_labels to see.
+    return np.array(lines, dtype=object) if integers is None else integers
 
 
 def _are_integers(lines: list[str]) -> bool:

@@ -79,9 +79,9 @@ def _read_label_column(path: Path, column: Any) -> npt.NDArray[Any]:
     if not (arrow.types.is_string(column.type) or arrow.types.is_large_string(column.type)):
         labels: npt.NDArray[Any] = column.to_numpy()
         return labels
-    # Only the distinct names become Python objects, not the rows.
+    # Only the distinct names become Python objects, not the rows. Objects keep NUL characters for as_labels to see.
     encoded = column.cast(arrow.large_string()).combine_chunks().dictionary_encode()
-    names: npt.NDArray[Any] = np.array(encoded.dictionary.to_pylist(), dtype=str)
+    names: npt.NDArray[Any] = np.array(encoded.dictionary.to_pylist(), dtype=object)
     named: npt.NDArray[Any] = names[encoded.indices.to_numpy()]
     return named
 

@@ -88,7 +88,7 @@ def _name_labels(path: Path, codes: npt.NDArray[Any], text: str) -> npt.NDArray[
         raise InputError(f"{path} has class names that are no JSON list of text in its metadata: write it again")
     if codes.dtype.kind not in "iu" or (codes.size and not 0 <= codes.min() <= codes.max() < len(names)):
         raise InputError(f"{path} has labels outside of its {len(names)} class names: write it again")
-    named: npt.NDArray[Any] = np.array(names, dtype=str)[codes]
+    named: npt.NDArray[Any] = np.array(names, dtype=object)[codes]  # objects keep NUL characters for as_labels to see
     return named
 
 
