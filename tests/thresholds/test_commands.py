@@ -122,6 +122,7 @@ def test_labels_in_a_file_of_their_own_are_hashed_too(run, tmp_path):
         (["--far", "0.001", "--unseen"], "classes"),
         (["--far", "0.1", "--delta", "0.001"], "classes"),
         (["--far", "0.1", "--delta", "2"], "delta is 2"),
+        (["--far", "0.1", "--unseen", "--delta", "0.1"], "--unseen promises the mean"),
         (["--calibrate", "magic"], "'platt'"),
         (["--prior", "0.5"], "--prior belongs to --calibrate"),
         (["--draws", "3"], "draws is 3"),

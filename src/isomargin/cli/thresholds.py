@@ -88,6 +88,8 @@ def threshold(
         check_card_place(output, sources)
     if prior is not None and calibrate is None:
         raise InputError("--prior belongs to --calibrate: give both, or --cost for a threshold by prior")
+    if unseen and delta is not None:
+        raise InputError("--unseen promises the mean over unseen classes, --delta each class by itself: give one")
     target = wanted(far, frr, best_utility, cost, distance, cosine)
     evaluation = open_evaluation(file, options)
     interval: dict[str, Any] = {"draws": draws, "confidence": confidence, "seed": seed}
