@@ -1,6 +1,8 @@
 """What the tests of the command line share."""
 
+import os
 import sys
+import threading
 
 import pytest
 
@@ -20,3 +22,27 @@ def run(monkeypatch, capsys):
         return ended.value.code or 0, written.out, written.err
 
     return call
+
+
+@pytest.fixture
+def pipe(tmp_path):
+    """Make a named pipe; whoever reads it sees its end, so that a test in which it is read fails and never hangs."""
+    ended, writers = threading.Event(), {}
+
+    def close_again_and_again(path):
+        while not ended.is_set():
+            os.close(os.open(path, os.O_WRONLY))  # waits for a reader
+
+    def make(name):
+        path = tmp_path / name
+        os.mkfifo(path)
+        writers[path] = threading.Thread(target=close_again_and_again, args=[path], daemon=True)
+        writers[path].start()
+        return path
+
+    yield make
+    ended.set()
+    for path, writer in writers.items():
+        opened = os.open(path, os.O_RDWR)
+        writer.join(timeout=1)  # not for ever: the pipe may have been replaced
+        os.close(opened)

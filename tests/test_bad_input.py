@@ -323,6 +323,42 @@ def test_files_that_are_none_are_refused(tmp_path, refusal):
     assert refusal("evaluate", tmp_path / ("x" * 5000 + ".npz"))
 
 
+@pytest.mark.parametrize("suffix", [".npz", ".npy", ".parquet", ".pt", ".safetensors"])
+def test_a_pipe_in_place_of_embeddings_is_refused(pipe, refusal, suffix):
+    assert "is a pipe, a socket or a device: give a regular file" in refusal("evaluate", pipe(f"set{suffix}"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("threshold", "PIPE.json"),
+        ("transfer", "PIPE.json", "SET"),
+        ("transfer", "SET", "PIPE.json"),
+        ("compare", "SET", "PIPE.json"),
+        ("report", "PIPE.json"),
+        ("evaluate", "SET", "--labels", "PIPE.txt"),
+        ("evaluate", "SET", "--labels", "PIPE.npy"),
+        ("train", "PIPE.yaml"),
+    ],
+    ids=" ".join,
+)
+def test_a_pipe_in_place_of_any_other_file_is_refused(file, pipe, refusal, command):
+    arguments = [pipe(each) if each.startswith("PIPE") else file if each == "SET" else each for each in command]
+    assert "is a pipe, a socket or a device: give a regular file" in refusal(*arguments)
+
+
+def test_a_pipe_in_place_of_labels_beside_the_embeddings_is_refused(tmp_path, pipe, refusal):
+    np.save(tmp_path / "set.npy", VECTORS)
+    pipe("set.labels.txt")
+    assert "is a pipe" in refusal("evaluate", tmp_path / "set.npy")
+
+
+def test_a_pipe_is_not_replaced_by_what_is_written(file, pipe, refusal):
+    output = pipe("evaluation.json")
+    assert "is a pipe" in refusal("evaluate", file, "--output", output)
+    assert output.is_fifo()
+
+
 def test_control_characters_in_a_file_name_stay_on_one_line(tmp_path, refusal):
     assert refusal("evaluate", tmp_path / "a\nb\x1b[2J.npz").isprintable()
 

@@ -209,6 +209,15 @@ def test_bad_files_are_left_out_and_told(tmp_path):
     assert without_bad(data).notes == data.notes
 
 
+def test_a_pipe_among_the_images_is_a_bad_file_and_is_not_waited_for(tmp_path, pipe):
+    make_folder(tmp_path, {"cat": 2, "dog": 2})
+    path = pipe("cat/pipe.jpg")
+    images = read_folder(tmp_path, order=1).train
+    assert find_bad_images(images) == [(path, "it is not a regular file")]
+    with pytest.raises(InputError, match=r"pipe\.jpg is a pipe"):
+        images.read(images.paths.index(path))
+
+
 @pytest.mark.parametrize("workers", [0, True, 2.0])
 def test_workers_must_be_a_count(workers):
     with pytest.raises(InputError, match="workers is"):

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from isomargin.core.errors import InputError
 
+NOT_A_FILE = "a pipe, a socket or a device"
+
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
@@ -30,6 +32,8 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise InputError(f"{path} is a folder: give the name of a file to write")
+    if target.exists() and not target.is_file():
+        raise InputError(f"{path} is {NOT_A_FILE}, which a file cannot replace: give the name of a file to write")
     if not target.parent.is_dir():
         raise InputError(f"{path} cannot be written because the folder {target.parent} does not exist: make it first")
     temporary = target.with_name(f".tmp-{secrets.token_hex(8)}{target.suffix}")
@@ -47,7 +51,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def check_file(path: Path) -> None:
-    """Raise `InputError` unless `path` is a file with something in it.
+    """Raise `InputError` unless `path` is a regular file with something in it: reading a pipe could wait forever.
 
     >>> check_file(Path("no/such/file.npz"))
     Traceback (most recent call last):
@@ -58,7 +62,9 @@ def check_file(path: Path) -> None:
             raise InputError(f"{path} is a folder: give a file in it")
         if not path.exists():
             raise InputError(f"{path} does not exist: check the path")
-        if path.is_file() and path.stat().st_size == 0:
+        if not path.is_file():
+            raise InputError(f"{path} is {NOT_A_FILE}: give a regular file")
+        if path.stat().st_size == 0:
             raise InputError(f"{path} is empty (0 bytes): write it again")
 
 

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from isomargin.core.errors import InputError
-from isomargin.core.files import reading
+from isomargin.core.files import check_file, reading
 
 __all__ = [
     "DataSplit",
@@ -142,6 +142,7 @@ class ImageSet:
         if self.paths is None:
             raise InputError(f"row {row} is a vector and no image: take vectors[{row}]")
         path = self.paths[row]
+        check_file(path)
         with reading(path), Image.open(path) as image:
             return as_rgb(image)
 
@@ -240,6 +241,8 @@ def find_bad_images(
 
 def _why_bad(path: Path) -> str | None:
     try:
+        if path.exists() and not path.is_file():
+            return "it is not a regular file"
         content = path.read_bytes()
         if not content:
             return "it is empty (0 bytes)"

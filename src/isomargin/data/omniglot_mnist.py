@@ -171,6 +171,7 @@ def _drawings(folder: Path, part: str) -> ImageSet:
 
 
 def _small_white_on_black(path: str) -> NDArray[np.uint8]:
+    check_file(Path(path))
     with reading(Path(path)), Image.open(path) as image:
         # Averages of areas keep a thin stroke's ink and leave no ringing beside it.
         small = image.convert("L").resize((_SIDE, _SIDE), Image.Resampling.BOX)
