@@ -511,6 +511,13 @@ def test_a_file_that_is_none_is_refused(tmp_path):
             im.Evaluation.load(path)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_embeddings_that_are_all_the_same_are_saved_and_loaded(tmp_path):
+    evaluation = im.evaluate(np.ones((8, 2)), [0, 0, 0, 0, 1, 1, 1, 1], distances=(0.1, 1.9), target_far=0.5)
+    evaluation.save(tmp_path / "evaluation.json")
+    assert im.Evaluation.load(tmp_path / "evaluation.json").scores() == evaluation.scores()
+
+
 # --- asking again -----------------------------------------------------------------------------------------------------
 
 CHANGES = [

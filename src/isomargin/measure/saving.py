@@ -156,7 +156,7 @@ def fits_classes(noise: ItemNoise, classes: int) -> bool:
     shape = (len(noise.classes), len(noise.distances))
     arrays = (noise.sensitivity, noise.false_accepts, noise.covariance)
     known = noise.classes.ndim == 1 and 2 <= len(noise.classes) <= classes and int(noise.classes.max()) < classes
-    return known and len(noise.distances) >= 2 and all(each.shape == shape for each in arrays)
+    return known and len(noise.distances) >= 1 and all(each.shape == shape for each in arrays)
 
 
 def pack_fields(noise: ItemNoise) -> dict[str, Any]:
