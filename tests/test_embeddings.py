@@ -391,6 +391,88 @@ def test_an_unreadable_file_is_an_input_error(tmp_path, monkeypatch):
     assert "permissions" in message(path)
 
 
+# --- files that unpack to far more than they are --------------------------------------------------------------------
+
+LARGE = 1 << 24  # bytes: far more than any header
+
+
+def write_zeros(path: Path, shape: tuple[int, ...], labels: np.ndarray = INTEGERS) -> None:
+    np.savez_compressed(path, embeddings=np.zeros(shape, np.float32), labels=labels)
+
+
+def write_wrong_header(path: Path) -> None:
+    """Write an archive whose embeddings have more bytes than their header says."""
+    header = io.BytesIO()
+    np.save(header, VECTORS)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("embeddings.npy", header.getvalue() + bytes(LARGE))
+        archive.writestr("labels.npy", header.getvalue())
+
+
+def write_no_array(path: Path) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("embeddings", bytes(LARGE))
+        archive.writestr("labels", bytes(LARGE))
+
+
+BOMBS = {
+    "one dimension": (lambda path: write_zeros(path, (LARGE // 4,)), "two dimensions are needed"),
+    "more rows than labels": (lambda path: write_zeros(path, (LARGE // 8, 2)), "labels has 6 entries"),
+    "many labels": (lambda path: write_zeros(path, (6, 2), np.zeros(LARGE // 8, int)), "one label a row is needed"),
+    "labels in two dimensions": (
+        lambda path: write_zeros(path, (6, 2), np.zeros((6, LARGE // 48), int)),
+        "one dimension",
+    ),
+    "more bytes than the header says": (write_wrong_header, "it is damaged"),
+    "no array": (write_no_array, "something that is no array"),
+}
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_an_archive_that_cannot_be_used_is_refused_before_it_is_unpacked(tmp_path, monkeypatch, kind):
+    write, words = BOMBS[kind]
+    path, unpacked = tmp_path / "set.npz", []
+    write(path)
+    read = zipfile.ZipExtFile.read
+
+    def count(self: zipfile.ZipExtFile, *arguments: int) -> bytes:
+        unpacked.append(len(content := read(self, *arguments)))
+        return content
+
+    monkeypatch.setattr(zipfile.ZipExtFile, "read", count)
+    text = message(path)
+    assert text.startswith(str(path))
+    assert words in text
+    assert sum(unpacked) < 10_000
+
+
+def write_compressed_pt(path: Path, content: dict[str, torch.Tensor]) -> None:
+    """Write a .pt file whose parts are compressed, which torch reads but never writes."""
+    stored = io.BytesIO()
+    torch.save(content, stored)
+    with zipfile.ZipFile(stored) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as target:
+        for name in source.namelist():
+            target.writestr(name, source.read(name))
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".pt"])
+def test_what_unpacks_to_more_than_the_memory_is_refused_and_else_read(tmp_path, monkeypatch, suffix):
+    path, rows = tmp_path / f"set{suffix}", 100_000
+    vectors, labels = np.ones((rows, 16), np.float32), np.arange(rows) % 7
+    match suffix:
+        case ".npz":
+            np.savez_compressed(path, embeddings=vectors, labels=labels)
+        case ".parquet":
+            EmbeddingSet(vectors, labels).save(path)
+        case ".pt":
+            write_compressed_pt(path, {"embeddings": torch.from_numpy(vectors), "labels": torch.from_numpy(labels)})
+    assert path.stat().st_size < vectors.nbytes / 4
+    monkeypatch.setattr("isomargin.core.memory.available_memory", lambda: 2 * vectors.nbytes)
+    np.testing.assert_array_equal(np.asarray(EmbeddingSet.load(path).vectors), vectors)
+    monkeypatch.setattr("isomargin.core.memory.available_memory", lambda: vectors.nbytes - 1)
+    assert "GB of memory are available: save the embeddings as .npy" in message(path)
+
+
 # --- parquet ----------------------------------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ Short arrays stay readable lists; long ones become compressed bytes in base64. N
 import base64
 import hashlib
 import json
+import math
 import zlib
 from typing import Any
 
@@ -13,9 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isomargin.core.errors import InputError
+from isomargin.core.memory import check_memory
 
 READABLE = 64  # entries up to which an array is written as a list
 KINDS = ("int64", "uint32", "float32", "float64")
+LARGEST_RATIO = 1040  # zlib packs no more bytes into one
 
 
 def pack_array(array: NDArray[Any]) -> dict[str, Any]:
@@ -47,8 +50,11 @@ def unpack_array(packed: dict[str, Any]) -> NDArray[Any]:
     kind = np.dtype(packed["dtype"])
     if "values" in packed:
         return np.array([np.nan if each is None else each for each in packed["values"]], kind).reshape(packed["shape"])
-    size = int(np.prod(packed["shape"]))
-    return join_planes(base64.b64decode(packed["zlib"]), kind, size).reshape(packed["shape"])
+    data, size = base64.b64decode(packed["zlib"]), math.prod(packed["shape"])
+    if size * kind.itemsize > LARGEST_RATIO * len(data):
+        raise InputError("an array of this evaluation is too short: the file is damaged")
+    check_memory(size * kind.itemsize, "an array of this evaluation", "use a machine with more memory")
+    return join_planes(data, kind, size).reshape(packed["shape"])
 
 
 def join_planes(data: bytes, kind: np.dtype[Any], size: int) -> NDArray[Any]:

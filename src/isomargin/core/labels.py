@@ -61,8 +61,7 @@ def as_labels(labels: Any) -> npt.NDArray[Any]:
     isomargin.InputError: labels mixes int and str, so that 1 and '1' may be one class or two: ...
     """
     array = _as_array(labels)
-    if array.ndim != 1:
-        raise InputError(f"labels has shape {array.shape}: one dimension is needed, with one label a row")
+    check_dimensions(array)
     if array.dtype.kind in "OT":
         array = _from_objects(array.astype(object))
     if array.dtype.kind == "S":
@@ -77,6 +76,12 @@ def as_labels(labels: Any) -> npt.NDArray[Any]:
     if array.dtype.kind == "U" and array.nbytes:
         _refuse_half_characters(array)
     return array
+
+
+def check_dimensions(labels: npt.NDArray[Any]) -> None:
+    """Raise `InputError` unless labels have one dimension."""
+    if labels.ndim != 1:
+        raise InputError(f"labels has shape {labels.shape}: one dimension is needed, with one label a row")
 
 
 def _as_array(labels: Any) -> npt.NDArray[Any]:

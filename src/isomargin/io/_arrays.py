@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,10 @@ import numpy.typing as npt
 
 from isomargin.core.errors import InputError
 from isomargin.core.files import atomic_write
-from isomargin.io._common import Vectors, as_numpy, check_keys
+from isomargin.core.memory import check_memory
+from isomargin.io._common import UNPACKED, Vectors, as_numpy, check_keys, check_shapes
+
+_MAGIC = b"\x93NUMPY"
 
 
 def _check_magic(path: Path, magic: bytes, writer: str) -> None:
@@ -22,33 +27,47 @@ def _check_magic(path: Path, magic: bytes, writer: str) -> None:
         raise InputError(f"{path} is not a {path.suffix} file, or is damaged: write it with {writer}")
 
 
-def _refuse_objects(path: Path, name: str, error: ValueError) -> None:
-    if "allow_pickle" in str(error) or "Python objects" in str(error):
-        mend = "labels.astype(str)" if name == "labels" else "numpy.stack(embeddings).astype(numpy.float32)"
-        plain = "a plain string array" if name == "labels" else "one plain array"
-        raise InputError(
-            f"{path} holds {name} as Python objects, which can run code when read, and is refused: "
-            f"save {name} as {plain}: {mend}"
-        ) from error
+def _objects_refused(path: Path, name: str) -> InputError:
+    mend = "labels.astype(str)" if name == "labels" else "numpy.stack(embeddings).astype(numpy.float32)"
+    plain = "a plain string array" if name == "labels" else "one plain array"
+    return InputError(
+        f"{path} holds {name} as Python objects, which can run code when read, and is refused: "
+        f"save {name} as {plain}: {mend}"
+    )
 
 
 def read_npz(path: Path, embeddings_key: str, labels_key: str | None) -> tuple[Any, Any]:
-    """Read two arrays of an archive."""
+    """Read two arrays of an archive. What their headers say is checked before anything is unpacked."""
     _check_magic(path, b"PK", "numpy.savez")
     with np.load(path, allow_pickle=False) as archive:
         check_keys(path, archive.files, embeddings_key, labels_key)
+        wanted = {"embeddings": embeddings_key} | ({} if labels_key is None else {"labels": labels_key})
+        headers = [_read_header(path, archive.zip, name, key) for name, key in wanted.items()]
+        try:
+            check_shapes(*headers)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
+        check_memory(sum(header.nbytes for header in headers), str(path), UNPACKED)
+        return archive[embeddings_key], None if labels_key is None else archive[labels_key]
 
-        def member(key: str, name: str) -> npt.NDArray[Any]:
-            try:
-                array = archive[key]
-            except ValueError as error:
-                _refuse_objects(path, name, error)
-                raise
-            if not isinstance(array, np.ndarray):
-                raise InputError(f"{path} holds {key!r} as something that is no array: write it with numpy.savez")
-            return array
 
-        return member(embeddings_key, "embeddings"), None if labels_key is None else member(labels_key, "labels")
+def _read_header(path: Path, archive: zipfile.ZipFile, name: str, key: str) -> npt.NDArray[Any]:
+    """Give an array of the shape and type that an archive's member has by its header, without memory for its values."""
+    stored = archive.getinfo(key if key in archive.namelist() else f"{key}.npy")
+    with archive.open(stored) as member:
+        if member.read(len(_MAGIC)) != _MAGIC:
+            raise InputError(f"{path} holds {key!r} as something that is no array: write it with numpy.savez")
+        major, _ = member.read(2)
+        read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(member)
+        size = stored.file_size - member.tell()
+    if dtype.hasobject:
+        raise _objects_refused(path, name)
+    if size != math.prod(shape) * dtype.itemsize:
+        raise InputError(
+            f"{path} holds {key!r} of shape {shape} and dtype {dtype} in {size:,} bytes: it is damaged, write it again"
+        )
+    return np.broadcast_to(np.zeros((), dtype), shape)
 
 
 def write_npz(path: Path, vectors: Vectors, labels: npt.NDArray[Any]) -> None:
@@ -59,11 +78,12 @@ def write_npz(path: Path, vectors: Vectors, labels: npt.NDArray[Any]) -> None:
 
 def read_npy_array(path: Path, name: str = "labels", mmap_mode: str | None = None) -> npt.NDArray[Any]:
     """Read one array; `name` says in an error what it holds."""
-    _check_magic(path, b"\x93NUMPY", "numpy.save")
+    _check_magic(path, _MAGIC, "numpy.save")
     try:
         array: npt.NDArray[Any] = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)  # type: ignore[arg-type]
     except ValueError as error:
-        _refuse_objects(path, name, error)
+        if "allow_pickle" in str(error) or "Python objects" in str(error):
+            raise _objects_refused(path, name) from error
         raise
     return array
 

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from isomargin.core.errors import InputError
-from isomargin.core.labels import is_tensor
+from isomargin.core.labels import check_dimensions, is_tensor
+from isomargin.core.vectors import check_vectors
 
 if TYPE_CHECKING:
     import torch
@@ -24,6 +25,7 @@ Reader: TypeAlias = Callable[[Path, str, str | None], tuple[Any, Any]]
 Writer: TypeAlias = Callable[[Path, Vectors, npt.NDArray[Any]], None]
 
 LABELS_HINT = "give a labels file with labels= (--labels)"
+UNPACKED = "save the embeddings as .npy, which is read in parts"
 
 
 def suffix_of(path: Path) -> str:
@@ -43,6 +45,18 @@ def check_keys(path: Path, there: Iterable[Any], embeddings_key: str, labels_key
     if labels_key is not None and labels_key not in names:
         raise InputError(
             f"{path} has no {labels_key!r}: {has}; name the right one with labels_key= (--labels-key), or {LABELS_HINT}"
+        )
+
+
+def check_shapes(vectors: Vectors, labels: npt.NDArray[Any] | None = None) -> None:
+    """Raise `InputError` unless there are vectors (n, d) of numbers and labels (n,); their values are not read."""
+    check_vectors(vectors)
+    if labels is None:
+        return
+    check_dimensions(labels)
+    if len(labels) != len(vectors):
+        raise InputError(
+            f"labels has {len(labels)} entries, embeddings has {len(vectors)} rows: one label a row is needed"
         )
 
 

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from isomargin.core.errors import InputError
 from isomargin.core.files import atomic_write
-from isomargin.io._common import Vectors, as_common, as_numpy, check_keys
+from isomargin.core.memory import check_memory
+from isomargin.io._common import UNPACKED, Vectors, as_common, as_numpy, check_keys
 
 
 def read_parquet(path: Path, embeddings_key: str, labels_key: str | None) -> tuple[Any, Any]:
@@ -33,6 +34,7 @@ def _read_list_column(path: Path, file: Any, key: str) -> npt.NDArray[Any]:
     is_list = arrow.types.is_list(kind) or arrow.types.is_large_list(kind) or arrow.types.is_fixed_size_list(kind)
     if not is_list or not (arrow.types.is_floating(kind.value_type) or arrow.types.is_integer(kind.value_type)):
         raise InputError(f"{path} has column {key!r} of type {kind}: a list of numbers a row is needed")
+    check_memory(_values(file.metadata, key) * kind.value_type.bit_width // 8, str(path), UNPACKED)
     rows = file.metadata.num_rows
     vectors: npt.NDArray[Any] | None = None
     start = 0
@@ -43,6 +45,13 @@ def _read_list_column(path: Path, file: Any, key: str) -> npt.NDArray[Any]:
         vectors[start : start + len(block)] = block
         start += len(block)
     return np.empty((0, 0), dtype=np.float32) if vectors is None else vectors
+
+
+def _values(metadata: Any, key: str) -> int:
+    """Count a column's numbers by the file's own account: equal ones take hardly any room in it."""
+    parts = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+    columns = (part.column(number) for part in parts for number in range(part.num_columns))
+    return sum(column.num_values for column in columns if column.path_in_schema.split(".")[0] == key)
 
 
 def _block(path: Path, lists: Any, start: int, width: int | None) -> npt.NDArray[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import numpy.typing as npt
 from isomargin.core.errors import InputError
 from isomargin.core.files import atomic_write
 from isomargin.core.labels import is_tensor
-from isomargin.io._common import Vectors, as_common, as_tensor, check_keys
+from isomargin.core.memory import check_memory
+from isomargin.io._common import UNPACKED, Vectors, as_common, as_tensor, check_keys
 
 _LARGEST_NAMES = 90_000_000  # bytes; the format allows a header of 100 MB
 
@@ -22,6 +24,9 @@ def read_pt(path: Path, embeddings_key: str, labels_key: str | None) -> tuple[An
     """Read two entries of a dictionary; labels may be a tensor or a list."""
     import torch
 
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            check_memory(sum(stored.file_size for stored in archive.infolist()), str(path), UNPACKED)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:

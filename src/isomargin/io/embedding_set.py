@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from isomargin.core.errors import InputError
 from isomargin.core.labels import as_labels
-from isomargin.core.vectors import check_vectors
+from isomargin.io._common import check_shapes
 from isomargin.io.formats import Vectors, read_format, write_format
 
 if TYPE_CHECKING:
@@ -47,12 +47,9 @@ class EmbeddingSet:
     def __init__(
         self, vectors: Vectors, labels: npt.NDArray[Any] | torch.Tensor | Sequence[int] | Sequence[str]
     ) -> None:
-        check_vectors(vectors)
+        check_shapes(vectors)
         label_array = as_labels(labels)
-        if len(label_array) != len(vectors):
-            raise InputError(
-                f"labels has {len(label_array)} entries, embeddings has {len(vectors)} rows: one label a row is needed"
-            )
+        check_shapes(vectors, label_array)
         object.__setattr__(self, "vectors", vectors)
         object.__setattr__(self, "labels", label_array)
 
@@ -77,7 +74,8 @@ class EmbeddingSet:
         place of the file's own: `.npy`, or `.txt` with one label a line. A `.npy` file is memory-mapped and has no
         labels of its own: without `labels`, `X.npy` goes with the `X.labels.npy` or `X.labels.txt` beside it.
 
-        Files that could run code when read (pickles, arrays of objects) are refused.
+        Files that could run code when read (pickles, arrays of objects) are refused, and so are compressed ones that
+        would unpack to more than the memory that is available.
 
         >>> import numpy as np
         >>> from tempfile import TemporaryDirectory
