@@ -1,6 +1,7 @@
 """The commands threshold, transfer and compare, and intervals: what they print, write and refuse."""
 
 import json
+import os
 
 import numpy as np
 import pandas
@@ -277,6 +278,37 @@ def test_nothing_is_written_where_the_summary_cannot_be(run, embeddings, tmp_pat
     code, _, _ = run("threshold", embeddings("a.npz"), "--output", tmp_path / "card.json")
     assert code == 2
     assert not (tmp_path / "card.json").exists()
+
+
+def test_no_card_is_written_where_its_summary_leads_nowhere(run, embeddings, tmp_path):
+    (tmp_path / "card.txt").symlink_to(tmp_path / "missing" / "card.txt")
+    code, _, err = run("threshold", embeddings("a.npz"), "--output", tmp_path / "card.json")
+    assert code == 2
+    assert "does not exist" in err
+    assert not (tmp_path / "card.json").exists()
+
+
+@pytest.mark.parametrize("refused", ["card.json", "card.txt"])
+@pytest.mark.parametrize("older", [False, True])
+def test_a_card_and_its_summary_are_replaced_together_or_not_at_all(
+    run, embeddings, tmp_path, monkeypatch, refused, older
+):
+    file = embeddings("a.npz")
+    if older:
+        run("threshold", file, "--far", "0.1", "--output", tmp_path / "card.json")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    move = os.replace
+
+    def refuse(source, target):
+        if target == tmp_path / refused:
+            raise PermissionError(1, "Operation not permitted")
+        move(source, target)
+
+    monkeypatch.setattr(os, "replace", refuse)
+    code, _, err = run("threshold", file, "--output", tmp_path / "card.json")
+    assert code == 2
+    assert "Operation not permitted" in err
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 @pytest.mark.parametrize("options", [["--draws", "5"], ["--confidence", "2"]], ids=str)

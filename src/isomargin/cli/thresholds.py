@@ -75,7 +75,7 @@ def threshold(
 
     Without an option the threshold is the one for a false accept rate of 1%.
     """
-    from isomargin.core.files import atomic_write
+    from isomargin.core.files import atomic_writes
     from isomargin.thresholds.calibrate import Method
     from isomargin.thresholds.calibrate import calibrate as fit
     from isomargin.thresholds.card import make_card
@@ -110,10 +110,9 @@ def threshold(
         calibration=None if calibration is None else calibration.as_values(),
     )
     if output is not None:
-        with writing(output):
-            card.save(output)
-            with atomic_write(output.with_suffix(".txt")) as temporary:
-                temporary.write_text(card.summary() + "\n", encoding="utf-8")
+        with writing(output), atomic_writes(output, output.with_suffix(".txt")) as (as_file, as_text):
+            card.save(as_file)
+            as_text.write_text(card.summary() + "\n", encoding="utf-8")
     print(json.dumps(card.as_values(), allow_nan=False, indent=1) if as_json else card.summary())
     if output is not None:
         print(f"\nwritten to {output} and {output.with_suffix('.txt').name}", file=sys.stderr)

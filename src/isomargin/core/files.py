@@ -5,7 +5,8 @@ Knows nothing of what the files hold; the formats of embeddings are in `formats.
 
 import os
 import secrets
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,6 +30,33 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     ...     print(target.read_text(), [file.name for file in Path(folder).iterdir()])
     [1, 2] ['note.json']
     """
+    with atomic_writes(path) as (temporary,):
+        yield temporary
+
+
+@contextmanager
+def atomic_writes(*paths: str | os.PathLike[str]) -> Iterator[tuple[Path, ...]]:
+    """Do as `atomic_write` does with several files that belong together: after an error none of them is changed."""
+    targets = [check_target(path) for path in paths]
+    temporaries = tuple(hidden_beside(target) for target in targets)
+    try:
+        for temporary in temporaries:
+            temporary.touch(exist_ok=False)
+        modes = [(old if old.exists() else new).stat().st_mode for old, new in zip(targets, temporaries, strict=True)]
+        yield temporaries
+        for temporary, mode in zip(temporaries, modes, strict=True):
+            # Some writers make a file that only its owner may read, whatever the umask says.
+            temporary.chmod(mode & 0o7777)
+            with temporary.open("r+b") as written:
+                os.fsync(written.fileno())
+        replace_all(temporaries, targets)
+    finally:
+        for temporary in temporaries:
+            temporary.unlink(missing_ok=True)
+
+
+def check_target(path: str | os.PathLike[str]) -> Path:
+    """Give the file that a path to write leads to; raise `InputError` where none can be."""
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise InputError(f"{path} is a folder: give the name of a file to write")
@@ -36,18 +64,45 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise InputError(f"{path} is {NOT_A_FILE}, which a file cannot replace: give the name of a file to write")
     if not target.parent.is_dir():
         raise InputError(f"{path} cannot be written because the folder {target.parent} does not exist: make it first")
-    temporary = target.with_name(f".tmp-{secrets.token_hex(8)}{target.suffix}")
+    return target
+
+
+def hidden_beside(target: Path) -> Path:
+    """Give a name for a file that is not there yet, in the same folder and with the same suffix."""
+    return target.with_name(f".tmp-{secrets.token_hex(8)}{target.suffix}")
+
+
+def replace_all(temporaries: Sequence[Path], targets: Sequence[Path]) -> None:
+    """Move each file to its target. Where one cannot be moved, put back what was there before."""
+    copies: list[Path] = []
+    replaced: list[tuple[Path, Path | None]] = []
     try:
-        temporary.touch(exist_ok=False)
-        mode = (target if target.exists() else temporary).stat().st_mode
-        yield temporary
-        # Some writers make a file that only its owner may read, whatever the umask says.
-        temporary.chmod(mode & 0o7777)
-        with temporary.open("r+b") as written:
-            os.fsync(written.fileno())
-        os.replace(temporary, target)
+        for temporary, target in zip(temporaries, targets, strict=True):
+            copy = None
+            if len(targets) > 1 and target.exists():
+                copies.append(copy := keep_copy(target))
+            os.replace(temporary, target)
+            replaced.append((target, copy))
+    except OSError:
+        for target, copy in replaced:
+            if copy is None:
+                target.unlink(missing_ok=True)
+            else:
+                os.replace(copy, target)
+        raise
     finally:
-        temporary.unlink(missing_ok=True)
+        for copy in copies:
+            copy.unlink(missing_ok=True)
+
+
+def keep_copy(file: Path) -> Path:
+    """Keep a file's content under another name, by a link where the disk has such."""
+    copy = hidden_beside(file)
+    try:
+        os.link(file, copy)
+    except OSError:
+        shutil.copy2(file, copy)
+    return copy
 
 
 def check_file(path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from isomargin.core.errors import InputError
-from isomargin.core.files import atomic_write
+from isomargin.core.files import atomic_write, atomic_writes
 from isomargin.core.memory import check_memory
 from isomargin.io._common import UNPACKED, Vectors, as_numpy, check_keys, check_shapes
 
@@ -96,7 +96,6 @@ def read_npy(path: Path, embeddings_key: str, labels_key: str | None) -> tuple[A
 def write_npy(path: Path, vectors: Vectors, labels: npt.NDArray[Any]) -> None:
     """Write `X.npy`, and `X.labels.npy` beside it."""
     beside = path.with_name(f"{path.stem}.labels.npy")
-    # Both are written in full before either takes its place.
-    with atomic_write(beside) as temporary_labels, atomic_write(path) as temporary:
+    with atomic_writes(path, beside) as (temporary, temporary_labels):
         np.save(temporary_labels, labels, allow_pickle=False)
         np.save(temporary, as_numpy(vectors), allow_pickle=False)
