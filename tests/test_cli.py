@@ -16,7 +16,7 @@ from rich.cells import cell_len
 import isomargin as im
 import isomargin.core.progress
 from isomargin.cli import app as cli
-from isomargin.cli.tables import printable
+from isomargin.core.text import printable
 
 CLASSES, IMAGES, WIDTH = 12, 10, 16
 
@@ -103,16 +103,16 @@ def test_table_shows_the_scores_and_the_worst_classes(file, run):
 
 
 @pytest.mark.parametrize("columns", ["20", "88", "300"])
-def test_table_fits_in_88_columns_when_piped(tmp_path, run, monkeypatch, columns):
+def test_nothing_of_the_table_is_cut_when_piped(tmp_path, run, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", columns)
-    path = tmp_path / "set.npz"
-    np.savez(path, embeddings=VECTORS, labels=np.char.add(NAMES, "文" * 100))
-    options = ("--worst-by", "opis_contribution", "--target-far", "0.0123456789", "--epsilon", "0.123456789")
+    path, names = tmp_path / "set.npz", np.char.add(NAMES, "文" * 40)
+    np.savez(path, embeddings=VECTORS, labels=names)
+    options = ("--worst", "20", "--target-far", "0.0123456789", "--epsilon", "0.123456789")
     code, out, _ = run("evaluate", path, *options)
     assert code == 0
-    assert max(map(cell_len, out.splitlines())) <= 88
-    assert "…" in out
+    assert "…" not in out
     assert all(header in out for header in ("items", "FAR", "FRR", "own threshold", "mean utility", "of OPIS"))
+    assert all(name in out for name in names)
     assert "12.3457%-OPIS" in out
 
 
@@ -139,8 +139,7 @@ def test_hostile_class_names_cannot_break_the_output(tmp_path, run, kind):
     assert (code, err) == (0, "")
     lines = out.split("\n")
     assert all(line.isprintable() for line in lines), "a control character came through"
-    assert max(map(cell_len, lines)) <= 88
-    assert max(map(len, lines)) <= 200
+    assert max(map(cell_len, lines)) <= 200
     rows = lines[next(i for i, line in enumerate(lines) if line.startswith("class  ")) + 1 :]
     assert len(rows) == CLASSES + 2  # the classes, all of them together, the end of the last line
     assert sum(row.startswith("class ") for row in rows) == CLASSES - 1

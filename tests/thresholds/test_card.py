@@ -260,9 +260,19 @@ def test_the_summary_can_be_pasted_anywhere(card, first):
     text.encode("utf-8")
 
 
+def test_the_summary_names_classes_and_files_in_full(card):
+    names = ["long class name " * 4 + "end", "x" * 90]
+    worst = [{**card.worst_classes[0], "name": name} for name in names]
+    text = replace(card, worst_classes=worst, source=[{**card.source[0], "file": f"{names[1]}.npz"}]).summary()
+    flat = "".join(text.split())
+    assert text.count("…") == 1  # that of the hash
+    assert all("".join(name.split()) in flat for name in names)
+    assert max(cell_len(line) for line in text.split("\n")) <= 88
+
+
 def test_the_summary_says_what_matters(card):
     text = card.summary()
-    assert len(text.split("\n")) <= 32
+    assert len(text.split("\n")) <= 40
     flat = " ".join(text.split())
     for name, value in card.threshold.items():
         assert f"{name} accept when {card.accept_when[name]} {value:.9f}" in flat

@@ -156,6 +156,21 @@ def test_transfer_holds_other_sets_against_the_calibration_set(run, embeddings, 
     assert f"{expected.frr:.2%}" in text
 
 
+def test_nothing_of_transfer_and_compare_is_cut_when_piped(run, embeddings):
+    names = ["one" + "文" * 30, "other" + "x" * 90, "third"]
+    files = [embeddings(f"{name}.npz", seed=seed, spread=seed + 1.0) for seed, name in enumerate(names)]
+    _, rows, _ = run("transfer", *files, "--far", "0.02", "--json")
+    _, out, _ = run("transfer", *files, "--far", "0.02")
+    assert "…" not in out
+    for row, line in zip(json.loads(rows)["sets"], out.splitlines()[2:], strict=False):
+        assert line.startswith(f"{row['name']} ")
+        assert line.split()[-1] == f"{row['own_distance']:.4f}"
+        assert f"{row['frr']:.2%}" in line
+    _, out, _ = run("compare", *files)
+    assert "…" not in out
+    assert all(name in out for name in names)
+
+
 def test_a_card_is_applied_as_it_was_measured(run, embeddings, tmp_path):
     one, other = embeddings("one.npz"), embeddings("other.npz", seed=1, spread=1.5)
     run("threshold", one, "--far", "0.02", "--output", tmp_path / "card.json")

@@ -56,7 +56,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def print_renderable(*renderables: Any) -> None:
-    """Print what rich can, at a fixed width where the output is no terminal."""
+    """Print what rich can, as wide as it needs to be where the output is not a terminal."""
     from isomargin.cli.tables import make_console
 
     console = make_console()

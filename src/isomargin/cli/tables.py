@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console, Group, RenderableType
+from rich.constrain import Constrain
 from rich.table import Table
 from rich.text import Text
 
 from isomargin.core.json_values import null_for_nan
-from isomargin.core.text import LONGEST, PIPED, printable
+from isomargin.core.text import PARAGRAPH, shortened
 from isomargin.measure.scores.registry import find_score, scores_of
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from isomargin.measure.evaluation import Evaluation
     from isomargin.measure.statistics.intervals import Interval
     from isomargin.thresholds.transfer import Transfer
+
+UNLIMITED = 10_000  # columns of a pipe, which has no width of its own
 
 
 def print_evaluation(
@@ -36,11 +39,16 @@ def print_evaluation(
 
 
 def make_console() -> Console:
-    """Make the console of standard output, at a fixed width where that is no terminal."""
+    """Make the console of standard output; where that is not a terminal, tables are as wide as they need to be."""
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = PIPED
+        console.width = UNLIMITED
     return console
+
+
+def paragraph(text: str) -> RenderableType:
+    """Give text to read below a table, broken into lines wherever it is printed."""
+    return Constrain(Text(text, style="dim"), PARAGRAPH)
 
 
 def comparison_table(evaluations: Mapping[str, "Evaluation"]) -> RenderableType:
@@ -64,7 +72,7 @@ def comparison_table(evaluations: Mapping[str, "Evaluation"]) -> RenderableType:
     below = (
         f"* from the 5% to the 95% quantile of the classes, at the one threshold for FAR {first.settings.target_far:g}"
     )
-    return Group(Text(data, style="bold"), table, Text(below, style="dim"))
+    return Group(Text(data, style="bold"), table, paragraph(below))
 
 
 def scores_table(evaluation: "Evaluation", intervals: "Mapping[str, Interval]", resampled: str) -> RenderableType:
@@ -102,7 +110,7 @@ def scores_table(evaluation: "Evaluation", intervals: "Mapping[str, Interval]", 
         return table
     confidence = next(iter(intervals.values())).confidence
     below = f"in brackets: {confidence:.0%} confidence intervals, had {resampled} been measured"
-    return Group(table, Text(below, style="dim"))
+    return Group(table, paragraph(below))
 
 
 def widths(name: str, evaluation: "Evaluation") -> str:
@@ -133,7 +141,7 @@ def classes_table(evaluation: "Evaluation", number: int, by: str) -> RenderableT
     classes = evaluation.worst_classes(number, by)
     far = evaluation.settings.target_far
     table = Table(box=None, pad_edge=False)
-    table.add_column("class", max_width=28)  # where space is short, this column gives way and not the numbers
+    table.add_column("class")  # where a terminal is narrow, this column gives way and not the numbers
     for header in ("items", "FAR", "FRR", "own threshold", "mean utility", "of OPIS", "EER"):
         table.add_column(header, justify="right", no_wrap=True)
     share_of = evaluation.opis if evaluation.opis > 0 else 1.0
@@ -142,7 +150,7 @@ def classes_table(evaluation: "Evaluation", number: int, by: str) -> RenderableT
         own = f"{row['far_threshold']:.4f}"
         rates = (f"{row['far']:.3%}", f"{row['frr']:.1%}")
         cells = (f"{row['items']:,}", *rates, own, f"{row['mean_utility']:.3f}", f"{share:.1%}", f"{row['eer']:.1%}")
-        name = Text(printable(str(row["class"])[:LONGEST]), no_wrap=True, overflow="ellipsis")
+        name = Text(shortened(str(row["class"])), no_wrap=True, overflow="ellipsis")
         table.add_row(name, *map(Text, cells))
     target = evaluation.target
     rates = (f"{target.far:.3%}", f"{target.frr:.1%}")
@@ -155,7 +163,7 @@ def classes_table(evaluation: "Evaluation", number: int, by: str) -> RenderableT
 def transfer_table(transfer: "Transfer") -> RenderableType:
     """Give what one threshold does on several sets, and how that differs from the calibration set."""
     table = Table(box=None, pad_edge=False)
-    table.add_column("set", min_width=11, max_width=28)
+    table.add_column("set", min_width=11)
     for header in ("classes", "FAR", "FRR", "accuracy", "FAR *", "FRR *", "own"):
         table.add_column(header, justify="right", no_wrap=True)
     for place, row in enumerate(transfer.rows):
@@ -163,14 +171,14 @@ def transfer_table(transfer: "Transfer") -> RenderableType:
         cells = [f"{rate:.2%}" + (f" ({100 * difference:+.2f})" if place else "") for rate, difference in rates]
         worst = (f"{row.worst_class_far:.1%}", f"{row.worst_class_frr:.1%}")
         own = "none" if np.isnan(row.own_distance) else f"{row.own_distance:.4f}"
-        name = Text(printable(row.name[:LONGEST]), no_wrap=True, overflow="ellipsis")
+        name = Text(shortened(row.name), no_wrap=True, overflow="ellipsis")
         table.add_row(name, f"{row.classes:,}", *cells, *worst, own)
     below = (
         "in brackets: points more than the calibration set's. accuracy: 1 - (FAR + FRR) / 2. *: what a twentieth of "
         "the classes exceed. own: the threshold at which the set would have the calibration set's FAR"
     )
     title = f"one threshold for all: {as_threshold(transfer.distance)}"
-    return Group(Text(title, style="bold"), table, Text(below, style="dim"))
+    return Group(Text(title, style="bold"), table, paragraph(below))
 
 
 def differences_table(comparison: "Comparison", name: str) -> RenderableType:
@@ -178,7 +186,7 @@ def differences_table(comparison: "Comparison", name: str) -> RenderableType:
     table = Table(box=None, pad_edge=False)
     table.add_column("")
     for header in (comparison.first, name, "difference", f"{comparison.confidence:.0%} interval", "p"):
-        table.add_column(Text(printable(header[:LONGEST])), justify="right")
+        table.add_column(Text(shortened(header)), justify="right")
     for row in comparison.others[name]:
         score = find_score(row.score)
         if row.change is not None:

@@ -23,7 +23,7 @@ from isomargin import __version__
 from isomargin.core.errors import InputError
 from isomargin.core.files import atomic_write, check_file, reading
 from isomargin.core.json_values import null_for_nan
-from isomargin.core.text import LONGEST, PIPED, printable
+from isomargin.core.text import LONGEST, PARAGRAPH, printable, shortened
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.statistics.intervals import note_on_few_classes
 from isomargin.thresholds.choose import QUANTILES, ThresholdChoice
@@ -33,6 +33,7 @@ FORMAT = "isomargin threshold card"
 VERSION = 1
 LARGEST_CARD = 1 << 20  # bytes in which a card's format is looked for
 SHOWN = 3  # classes of a summary; the card names more
+NAME = 40  # columns of a name beside its values
 
 NUMBER = (int, float)
 PERHAPS_NUMBER = (int, float, NoneType)
@@ -332,7 +333,7 @@ def misfits(values: Any, shape: Any, name: str = "") -> Iterator[str]:
 
 def wrapped(text: str, indent: str = "  ", mark: str = "") -> list[str]:
     """Break a text that anyone may have written into lines, safe to print, the first behind a mark."""
-    width = PIPED - len(indent) - len(mark)
+    width = PARAGRAPH - len(indent) - len(mark)
     lines = [line.plain.rstrip() for line in Text(printable(text)).wrap(Console(), width)]
     return [indent + (" " * len(mark) if i else mark) + line for i, line in enumerate(lines)]
 
@@ -346,20 +347,31 @@ def percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.3g}%"
 
 
-def cut(text: str, width: int) -> str:
-    """Make a text that anyone may have written safe to print, and so many columns wide.
+def padded(text: str, width: int) -> str:
+    """Make a text that anyone may have written safe to print, and exactly so many columns wide.
 
-    >>> cut("cat\\n", 8), cut("hippopotamus", 5)
+    >>> padded("cat\\n", 8), padded("hippopotamus", 5)
     ('cat\\\\n   ', 'hipp…')
     """
-    safe = printable(text[:LONGEST])
-    return set_cell_size(safe, width) if cell_len(safe) <= width else set_cell_size(safe, width - 1) + "…"
+    return set_cell_size(shortened(text, width), width)
+
+
+def named_line(name: str, values: str) -> list[str]:
+    """Give a line with a name and its values; a name that is too long for it has lines of its own above them.
+
+    >>> named_line("cat", "  2.2%")
+    ['  cat                                       2.2%']
+    """
+    shown = shortened(name)
+    if cell_len(shown) <= NAME:
+        return [f"  {padded(shown, NAME)}{values}"]
+    return [*wrapped(shown), f"  {'':{NAME}}{values}"]
 
 
 def threshold_lines(card: ThresholdCard) -> list[str]:
     """The number in every convention."""
     lines = [
-        f"  {name:<17}  accept when {cut(card.accept_when[name], 8)}  {card.threshold[name]:.9f}"
+        f"  {name:<17}  accept when {padded(card.accept_when[name], 8)}  {card.threshold[name]:.9f}"
         for name in ACCEPT_WHEN
     ]
     return [
@@ -379,7 +391,7 @@ def measured_lines(card: ThresholdCard) -> list[str]:
         "",
     )
     for each in card.source or []:
-        lines.append(f"  {cut(each['file'], 40)}  sha256 {cut(each['sha256'], 17)}")
+        lines += named_line(each["file"], f"  sha256 {padded(each['sha256'], 17)}")
     for name in ("far", "frr"):
         rate = measured[name]
         interval = f"{percent(rate['low'])} to {percent(rate['high'])}"
@@ -400,8 +412,11 @@ def class_lines(classes: list[dict[str, Any]]) -> list[str]:
     if not classes:
         return []
     rows = [
-        f"  {cut(str(each['name']), 40)}{each['images']:>10,}{percent(each['far']):>10}{percent(each['frr']):>10}"
+        line
         for each in classes[:SHOWN]
+        for line in named_line(
+            str(each["name"]), f"{each['images']:>10,}{percent(each['far']):>10}{percent(each['frr']):>10}"
+        )
     ]
     return [f"{'Where it fails most':<42}{'images':>10}{'FAR':>10}{'FRR':>10}", *rows]
 
