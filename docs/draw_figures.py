@@ -2,7 +2,7 @@
 
 python docs/draw_figures.py
 
-Trains what is missing into runs/demo and runs/figures first: 15 runs, and a search of 17 short ones. The
+Trains what is missing into runs and runs/figures first: 15 runs, and a search of 17 short ones. The
 two-dimensional figure has a script of its own, mnist_figure.py.
 """
 
@@ -12,7 +12,6 @@ from typing import Any
 from PIL import Image
 
 from isomargin.cli.figures import figure
-from isomargin.training.demo import run_demo
 from isomargin.training.loop import train
 from isomargin.training.recipe import load_recipe
 from isomargin.training.tune import tune
@@ -43,13 +42,13 @@ RECIPES: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-# What each figure is drawn from: the runs of `isomargin demo`, and those above.
-DEMO = ("demo/glyphs", "demo/glyphs-tcm")
+# What each figure is drawn from: the runs of `isomargin train glyphs` and `glyphs-tcm`, and those above.
+LETTERS = ("glyphs", "glyphs-tcm")
 VARIANTS = tuple(f"figures/{name}" for name in RECIPES if name.startswith("proxy-nca-256"))
 TWINS = tuple(f"figures/{name}" for name in RECIPES if not name.endswith(("plus", "minus", "prime")))
 DRAWN: dict[str, tuple[str, ...]] = {
-    "utility_curves": DEMO,
-    "teaser": DEMO[:1],
+    "utility_curves": LETTERS,
+    "teaser": LETTERS[:1],
     "error_against_opis": TWINS,
     "margins_grid": ("figures/margins",),
     "gaussian_curves": (),
@@ -60,14 +59,12 @@ DRAWN: dict[str, tuple[str, ...]] = {
 
 
 def train_missing() -> None:
-    if not all((ROOT / "runs" / name / "evaluation.json").is_file() for name in DEMO):
-        (ROOT / "runs" / "demo").mkdir(parents=True, exist_ok=True)
-        run_demo(ROOT / "runs" / "demo")
-    for name, (recipe, changes) in RECIPES.items():
-        folder = RUNS / name
+    wanted = {ROOT / "runs" / name: load_recipe(name) for name in LETTERS}
+    wanted |= {RUNS / name: load_recipe(recipe, changes) for name, (recipe, changes) in RECIPES.items()}
+    for folder, recipe in wanted.items():
         if not (folder / "evaluation.json").is_file():
             folder.parent.mkdir(parents=True, exist_ok=True)
-            train(load_recipe(recipe, changes), folder, resume=folder.exists())
+            train(recipe, folder, resume=folder.exists())
     tune(load_recipe("glyphs-tcm", ("epochs=2", "evaluation.every=2")), RUNS / "margins", **MARGINS, report=print)
 
 
