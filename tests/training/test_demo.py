@@ -1,88 +1,154 @@
-"""The demo: two runs and a table; here with a tiny recipe in the letters' place."""
+"""The demo: three runs, a table and a report; here with tiny recipes in the letters' place."""
 
+import io
 import json
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 
+import numpy as np
 import pytest
 
 import isomargin as im
 from isomargin.cli import app as cli
-from isomargin.training.demo import RECIPES
+from isomargin.cli.demo import change, finding
+from isomargin.measure.comparison import Difference
+from isomargin.measure.statistics.intervals import Interval
+from isomargin.training.demo import MODELS
 from isomargin.training.recipe import load_recipe
 from training.runs import tiny
 
+REGULARIZERS = {"base": None, "tcm": "tcm", "alignment": {"name": "class_alignment", "share": 0.3}}
 
-@pytest.fixture
-def demo(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    base = tiny(name="glyphs", loss={"base": "smooth_ap", "regularizer": None}, epochs=0.3)
-    consistent = tiny(name="glyphs-tcm", loss={"base": "smooth_ap", "regularizer": "tcm"}, epochs=0.3)
-    for recipe in (base, consistent):
-        recipe.save(tmp_path / f"{recipe.name}.yaml")
-    shipped = {name: tmp_path / f"{name}.yaml" for name in RECIPES}
-    monkeypatch.setattr("isomargin.training.recipe.shipped_recipes", lambda: shipped)
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """Call the command in a folder of its own, with tiny recipes; give its exit code, output and messages."""
+    folder = tmp_path_factory.mktemp("demo")
+    shipped = {}
+    for name, model in MODELS.items():
+        recipe = tiny(name=model.recipe, loss={"base": "smooth_ap", "regularizer": REGULARIZERS[name]}, epochs=0.3)
+        shipped[recipe.name] = folder / f"{recipe.name}.yaml"
+        recipe.save(shipped[recipe.name])
 
     def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["isomargin", "demo", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        out, err = capsys.readouterr()
-        return stop.value.code or 0, out, err
+        out, err = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+            patch.chdir(folder)
+            patch.setattr("isomargin.training.recipe.shipped_recipes", lambda: shipped)
+            patch.setattr(sys, "argv", ["isomargin", "demo", *map(str, arguments)])
+            with pytest.raises(SystemExit) as stop:
+                cli.main()
+        return stop.value.code or 0, out.getvalue(), err.getvalue()
 
+    call.folder = folder
     return call
 
 
-def test_the_demo_trains_both_and_compares(demo, tmp_path):
+@pytest.fixture(scope="module")
+def result(demo):
+    """What one demo printed, and the evaluations of its runs."""
     code, out, err = demo("--seed", 3)
     assert code == 0, err
-    runs = {name: tmp_path / "runs/demo" / name for name in RECIPES}
-    evaluations = {name: im.Evaluation.load(folder / "evaluation.json") for name, folder in runs.items()}
-    for name, evaluation in evaluations.items():
-        assert name in out
-        assert f"{evaluation.opis:.3e}" in out
+    return out, err, evaluations(demo.folder / "runs/demo")
+
+
+def evaluations(folder):
+    return {name: im.Evaluation.load(folder / name / "evaluation.json") for name in MODELS}
+
+
+def test_the_demo_trains_all_three_with_one_seed_and_prints_their_scores(demo, result):
+    out, _, measured = result
+    for name, evaluation in measured.items():
+        assert load_recipe(demo.folder / "runs/demo" / name).seed == 3
+        assert f"{evaluation.opis:.4g}" in out
         assert f"{evaluation.recall_at_k[1]:.2%}" in out
-        assert load_recipe(runs[name] / "recipe.yaml").seed == 3
-    change = evaluations["glyphs-tcm"].opis / evaluations["glyphs"].opis - 1
-    assert f"{change:+.0%}" in out
-    assert "FAR of the classes" in out
-    assert "runs/demo" in err
+        assert MODELS[name].title in out
 
 
-def test_the_demo_can_be_run_again_and_speaks_json(demo, tmp_path):
-    assert demo("--output", "mine")[0] == 0
-    code, out, _ = demo("--output", "mine", "--json")
-    assert code == 0
-    scores = {name: each["scores"] for name, each in json.loads(out).items()}
-    assert scores == {
-        name: im.Evaluation.load(tmp_path / "mine" / name / "evaluation.json").scores() for name in RECIPES
+def test_the_changes_from_the_base_are_those_of_compare_with_their_intervals(result):
+    out, _, measured = result
+    compared = im.compare(measured)
+    assert list(compared.others) == ["tcm", "alignment"]
+    for rows in compared.others.values():
+        opis, recall = ({row.score: row for row in rows}[score] for score in ("opis", "recall@1"))
+        assert f"{opis.change.value:+.0%} ({opis.change.low:+.0%} to {opis.change.high:+.0%})" in out
+        points = [100 * value for value in (recall.difference.value, recall.difference.low, recall.difference.high)]
+        assert "{:+.2f} ({:+.2f} to {:+.2f})".format(*points) in out
+
+
+def test_the_rates_of_single_letters_are_quantiles_over_them(result):
+    out, _, measured = result
+    for evaluation in measured.values():
+        low, high = np.quantile(evaluation.target.class_frr, (0.05, 0.95))
+        assert f"{low:.1%} to {high:.1%}" in out
+
+
+def test_the_demo_says_what_to_do_next_in_three_commands(result):
+    commands = [line.split("#")[0].split() for line in result[0].splitlines() if line.startswith("  isomargin ")]
+    assert [words[1] for words in commands] == ["evaluate", "threshold", "compare"]
+
+
+def test_the_time_left_is_told_before_the_second_and_the_third_model(result):
+    lines = [line for line in result[1].splitlines() if line.startswith("model ")]
+    assert [line.endswith(" left") for line in lines] == [False, True, True]
+
+
+def test_the_demo_writes_a_report_of_the_three(demo, result):
+    page = (demo.folder / "runs/demo/report.html").read_text(encoding="utf-8")
+    assert all(f'"name":"{model.title}"' in page for model in MODELS.values())
+    assert "report.html" in result[1]
+
+
+def test_json_of_another_demo_in_the_same_folder_holds_its_scores_and_comparison(demo):
+    for seed in (0, 1):
+        code, out, err = demo("--output", "mine", "--json", "--no-report", "--seed", seed)
+        assert code == 0, err
+    measured = evaluations(demo.folder / "mine")
+    printed = json.loads(out)
+    assert load_recipe(demo.folder / "mine/tcm").seed == 1
+    assert {name: model["scores"] for name, model in printed["models"].items()} == {
+        name: evaluation.scores() for name, evaluation in measured.items()
     }
+    assert printed["comparison"] == json.loads(json.dumps(im.compare(measured).as_values()))
+    assert not (demo.folder / "mine/report.html").exists()
 
 
-def test_the_demo_leaves_alone_what_is_not_its_own(demo, tmp_path):
-    (tmp_path / "file").write_text("mine")
+def test_the_demo_leaves_alone_what_is_not_its_own(demo):
+    (demo.folder / "file").write_text("mine")
     for folder in ("file", "file/below"):
         code, out, err = demo("--output", folder)
         assert (code, out) == (2, "")
         assert err.startswith(f"isomargin: {folder} cannot be written")
-    (tmp_path / "other/glyphs").mkdir(parents=True)
-    (tmp_path / "other/glyphs/notes.txt").write_text("mine")
+    (demo.folder / "other/alignment").mkdir(parents=True)
+    (demo.folder / "other/alignment/notes.txt").write_text("mine")
     code, _, err = demo("--output", "other")
     assert code == 2
-    assert "is no run" in err
-    assert (tmp_path / "other/glyphs/notes.txt").read_text() == (tmp_path / "file").read_text() == "mine"
+    assert "is not a run" in err
+    assert (demo.folder / "other/alignment/notes.txt").read_text() == (demo.folder / "file").read_text() == "mine"
+    assert not (demo.folder / "other/base").exists()  # it is told before anything is trained
 
 
-def test_the_two_recipes_differ_in_the_regularizer_alone():
-    base, consistent = (load_recipe(name) for name in RECIPES)
+def test_the_three_recipes_differ_in_the_regularizer_alone():
+    base, *others = (load_recipe(model.recipe) for model in MODELS.values())
     assert base.loss.regularizer is None
-    assert consistent.loss.regularizer["name"] == "tcm"
-    same = {"name": base.name, "loss": base.loss}
-    assert consistent.model_copy(update=same) == base
+    assert [recipe.loss.regularizer["name"] for recipe in others] == ["tcm", "class_alignment"]
+    for recipe in others:
+        assert recipe.loss.base == base.loss.base
+        assert recipe.model_copy(update={"name": base.name, "loss": base.loss}) == base
 
 
-def test_the_demo_writes_a_page_of_both_runs_if_asked(demo, tmp_path):
-    code, _, err = demo("--report")
-    assert code == 0, err
-    page = (tmp_path / "runs/demo/report.html").read_text(encoding="utf-8")
-    assert all(f'"name":"{name}"' in page for name in RECIPES)
-    assert "report.html" in err
+def difference(score, first, other, low, high):
+    relative = Interval(other / first - 1, low, high, 0.95) if score == "opis" else None
+    absolute = Interval(other - first, low, high, 0.95)
+    return Difference(score, first, other, absolute, relative, 0.5)
+
+
+def test_a_change_that_may_be_chance_is_called_that():
+    recall = difference("recall@1", 0.98, 0.981, -0.002, 0.004)
+    lower = difference("opis", 0.002, 0.0015, -0.4, -0.1)
+    unclear = difference("opis", 0.002, 0.0019, -0.2, 0.1)
+    opis_line, recall_line = finding("A", (lower, recall)).splitlines()
+    assert opis_line.endswith("  OPIS is 25% lower: statistically significant")
+    assert recall_line.endswith("  recall@1 is 0.10 points higher: NOT statistically significant")
+    assert "OPIS is 5% lower: NOT statistically significant" in finding("A", (unclear, recall))
+    assert change(unclear) == "-5% (-20% to +10%)"

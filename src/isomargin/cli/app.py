@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from isomargin import __version__
-from isomargin.cli import figures, measuring, report, thresholds, training
+from isomargin.cli import demo, figures, measuring, report, thresholds, training
 from isomargin.cli.running import run_app
 
 app = typer.Typer(
@@ -49,7 +49,7 @@ for command in (
     thresholds.compare,
     report.report,
     figures.figure,
-    training.demo,
+    demo.demo,
     training.train,
     training.tune,
     training.embed,

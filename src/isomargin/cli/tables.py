@@ -51,30 +51,6 @@ def paragraph(text: str) -> RenderableType:
     return Constrain(Text(text, style="dim"), PARAGRAPH)
 
 
-def comparison_table(evaluations: Mapping[str, "Evaluation"]) -> RenderableType:
-    """Set evaluations side by side; the change is that of the last against the first."""
-    first, *_, last = evaluations.values()
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in ("", *evaluations, "change"):
-        table.add_column(column, justify="left" if not column else "right")
-    for score in map(find_score, ("recall@1", "map_at_r", "opis", "epsilon_opis", "eer")):
-        values = [score.read(evaluation) for evaluation in evaluations.values()]
-        difference = values[-1] - values[0]
-        change = f"{difference / values[0]:+.0%}" if score.relative else score.difference_text(difference)
-        table.add_row(score.title_for(first.settings), *(score.text(value) for value in values), change)
-    for title, name in (("FAR of the classes *", "class_far"), ("FRR of the classes *", "class_frr")):
-        cells = []
-        for each in evaluations.values():
-            low, high = np.nanquantile(getattr(each.target, name), (0.05, 0.95))
-            cells.append(f"{low:.2%} to {high:.2%}")
-        table.add_row(title, *cells)
-    data = f"{last.items:,} items in {last.class_count:,} classes that were not trained on"
-    below = (
-        f"* from the 5% to the 95% quantile of the classes, at the one threshold for FAR {first.settings.target_far:g}"
-    )
-    return Group(Text(data, style="bold"), table, paragraph(below))
-
-
 def scores_table(evaluation: "Evaluation", intervals: "Mapping[str, Interval]", resampled: str) -> RenderableType:
     """Give the scores by what they are about, with the intervals of those that have one."""
     settings = evaluation.settings

@@ -29,34 +29,6 @@ SkipBadImages = Annotated[
 CheckImages = Annotated[bool, typer.Option(help="Decode every image file before training begins.")]
 
 
-def demo(
-    output: Annotated[Path, typer.Option(help="Folder of the two runs.")] = Path("runs/demo"),
-    seed: Annotated[int, typer.Option(min=0, help="Of both runs.")] = 0,
-    report: Annotated[bool, typer.Option("--report", help="Write report.html, a page to look at, there too.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-) -> None:
-    """Train a loss without and with TCM on rendered letters, and compare: no download, a few minutes.
-
-    The letters come from the fonts that matplotlib ships; both models are evaluated on letters they have not seen.
-    """
-    import json
-
-    from isomargin.cli.tables import as_values, comparison_table
-    from isomargin.training.demo import run_demo
-
-    with writing(output):
-        output.mkdir(parents=True, exist_ok=True)
-    with resumable("the same command, from the beginning"):
-        evaluations = run_demo(output, seed)
-    if as_json:
-        print(json.dumps({name: as_values(each) for name, each in evaluations.items()}, allow_nan=False, indent=1))
-    else:
-        print_renderable(comparison_table(evaluations))
-    print(f"\nwritten to {output}: {', '.join(evaluations)}", file=sys.stderr)
-    if report:
-        write_page({name: output / name for name in evaluations}, output / "report.html")
-
-
 def train(
     recipe: Annotated[str, typer.Argument(help="A .yaml file, a recipe's name, or with --resume a run's folder.")],
     changes: Changes = None,
@@ -137,7 +109,6 @@ def tune(
     Picks the lowest OPIS among the runs whose recall@1 is within the tolerance of the best, and writes a recipe with
     these margins. The test classes are not looked at. The same command again goes on where it stopped.
     """
-    from isomargin.figures import margins_grid, save
     from isomargin.training.recipe import load_recipe
     from isomargin.training.tune import tune as search
     from isomargin.training.tuned import tune_table
@@ -161,6 +132,8 @@ def tune(
             workers=workers,
             check_images=check_images,
         )
+    from isomargin.figures import margins_grid, save
+
     with writing(folder):
         save(margins_grid(tuned.rows, tolerance), folder / "tune.png")
     print_renderable(tune_table(tuned))
