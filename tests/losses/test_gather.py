@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as distributed
-import torch.multiprocessing as multiprocessing
 from torch.nn.parallel import DistributedDataParallel
 
 from isomargin.core.errors import InputError
 from isomargin.losses import TCMLoss, gather, loss_names, make_loss
 from isomargin.losses.registry import REGISTRY
+from processes import in_one_worker, run_together
 
 DIMENSIONS = 6
 CLASSES = 3
@@ -27,7 +27,6 @@ BATCH_SIZES = {
     "3 processes, uneven with none": (5, 3, 0),
 }
 TOLERANCES = {torch.float32: 1e-6, torch.float64: 1e-12}
-SECONDS = 120  # for the processes to do everything; one that waits for ever fails the test
 TYPES = [
     (torch.float16, torch.int64),
     (torch.bfloat16, torch.int32),
@@ -39,7 +38,7 @@ TYPES = [
 
 Results = dict[str, Any]
 
-pytestmark = pytest.mark.xdist_group("processes")  # they are started once, in one of pytest's workers
+pytestmark = in_one_worker
 
 
 def loss_config(name: str) -> Any:
@@ -167,19 +166,7 @@ def results_in_group(rank: int, world_size: int) -> Results:
 def groups(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[Results]]:
     """The results of each group of processes, by its size and then by rank."""
     folder = str(tmp_path_factory.mktemp("processes"))
-    # one process imports and the workers are forked from it; DistributedDataParallel needs torch._dynamo, which is slow
-    multiprocessing.get_context("forkserver").set_forkserver_preload([__name__, "torch._dynamo"])
-    processes = multiprocessing.start_processes(
-        work, (folder,), nprocs=max(WORLD_SIZES), join=False, start_method="forkserver"
-    )
-    deadline = time.monotonic() + SECONDS
-    try:
-        while not processes.join(timeout=1):
-            assert time.monotonic() < deadline, f"the processes were not done after {SECONDS} s"
-    finally:
-        for process in processes.processes:
-            if process.is_alive():
-                process.kill()
+    run_together(work, (folder,), max(WORLD_SIZES))
     return {
         world_size: [
             torch.load(results_file(folder, world_size, rank), weights_only=False) for rank in range(world_size)

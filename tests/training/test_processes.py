@@ -1,11 +1,17 @@
 """Several processes train as one does; here two on the CPU, with gloo."""
 
+import socket
+
 import numpy as np
 import pytest
 
 import isomargin as im
 from isomargin.training.embed import embed
+from processes import in_one_worker, run_together
+from training.in_processes import train_as_torchrun_does
 from training.runs import TINY, command, metrics, run, tiny
+
+pytestmark = in_one_worker
 
 # BatchNorm in training mode takes its statistics from each process's own images; that is the one thing that may differ.
 FROZEN = {"freeze_batch_norm": "statistics"}
@@ -20,20 +26,29 @@ RECIPES = {
 }
 
 
-@pytest.mark.parametrize(("name", "launcher"), [("proxies", "devices"), ("proxies", "torchrun"), ("chunks", "devices")])
-def test_two_processes_give_the_losses_of_one(name, launcher, tmp_path):
-    recipe = RECIPES[name]
-    recipe.save(tmp_path / "recipe.yaml")
-    run(tmp_path / "one", recipe)
-    arguments = ("train", tmp_path / "recipe.yaml", "--output", tmp_path / "two", "--accelerator", "cpu")
-    if launcher == "devices":
-        process = command(*arguments, "--devices", 2, "--workers", 0)
-    else:
-        start = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "isomargin")
-        process = command(*arguments, "--workers", 0, start=start)
+def train_in_two(recipe, folder):
+    """Train in two processes, as torchrun starts them."""
+    recipe.save(folder / "recipe.yaml")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    run_together(train_as_torchrun_does, (2, port, folder / "recipe.yaml", folder / "two"), 2)
+
+
+def train_with_devices(recipe, folder):
+    """Train with the command's own way to start a second process."""
+    recipe.save(folder / "recipe.yaml")
+    where = ("--output", folder / "two", "--accelerator", "cpu", "--devices", 2, "--workers", 0)
+    process = command("train", folder / "recipe.yaml", *where)
     out, err = process.communicate(timeout=180)
     assert process.returncode == 0, err
     assert out.count("images, classes") == 1, "the table was printed by more than one process"
+
+
+@pytest.mark.parametrize(("name", "train"), [("proxies", train_in_two), ("chunks", train_with_devices)])
+def test_two_processes_give_the_losses_of_one(name, train, tmp_path):
+    recipe = RECIPES[name]
+    run(tmp_path / "one", recipe)
+    train(recipe, tmp_path)
     for one, two in zip(metrics(tmp_path / "one"), metrics(tmp_path / "two"), strict=True):
         assert set(one) == set(two)
         for column in list(one)[: list(one).index("recall@1")]:  # scores are steps: rounding may move a pair over one
@@ -44,34 +59,34 @@ def test_two_processes_give_the_losses_of_one(name, launcher, tmp_path):
     assert run(tmp_path / "two", recipe, resume=True).images == 100
 
 
-def test_what_is_wrong_with_the_recipe_is_told_once_before_processes_are_started(tmp_path):
+@pytest.fixture
+def _no_others(monkeypatch):
+    """Let no other process be started."""
+    monkeypatch.setattr("isomargin.training.loop.launch", lambda *_: pytest.fail("processes were started"))
+
+
+@pytest.mark.usefixtures("_no_others")
+def test_what_is_wrong_with_the_folder_is_told_before_processes_are_started(typed, tmp_path):
     RECIPES["proxies"].save(tmp_path / "recipe.yaml")
     (tmp_path / "two").mkdir()
     (tmp_path / "two/mine").write_text("mine")
-    process = command("train", tmp_path / "recipe.yaml", "--output", tmp_path / "two", "--devices", 2)
-    out, err = process.communicate(timeout=120)
-    assert (process.returncode, out) == (2, "")
+    code, out, err = typed("train", "recipe.yaml", "--output", "two", "--devices", 2)
+    assert (code, out) == (2, "")
     assert err.count("there already") == 1
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("_no_others")
+def test_a_missing_root_is_told_before_processes_are_started(typed, tmp_path):
+    tiny(data={"root": "no/such/folder"}).save(tmp_path / "recipe.yaml")
+    code, _, err = typed("train", "recipe.yaml", "--output", "two", "--devices", 2)
+    assert code == 2
     assert len(err.splitlines()) == 1
 
 
 def test_processes_evaluate_the_model_that_is_kept(tmp_path):
     """Each has BatchNorm statistics of its own while it trains; the first one's are the model's."""
-    recipe = tiny(evaluation={"every": 1})
-    recipe.save(tmp_path / "recipe.yaml")
-    process = command(
-        "train", tmp_path / "recipe.yaml", "--output", tmp_path / "two", "--devices", 2, "--accelerator", "cpu"
-    )
-    _, err = process.communicate(timeout=180)
-    assert process.returncode == 0, err
+    train_in_two(tiny(evaluation={"every": 1}), tmp_path)
     kept = im.EmbeddingSet.load(tmp_path / "two/embeddings.npz")
     again = embed(im.open_run(tmp_path / "two")[1].channels_last(), im.load_data(**TINY["data"]).test)
     np.testing.assert_allclose(kept.vectors, again, atol=1e-5)
-
-
-def test_a_missing_root_is_told_once(tmp_path):
-    tiny(data={"root": "no/such/folder"}).save(tmp_path / "recipe.yaml")
-    process = command("train", tmp_path / "recipe.yaml", "--output", tmp_path / "two", "--devices", 2)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 2
-    assert len(err.splitlines()) == 1

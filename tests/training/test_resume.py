@@ -5,9 +5,6 @@ import random
 import re
 import shutil
 import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
@@ -15,10 +12,14 @@ import torch
 
 import isomargin as im
 from isomargin.core.errors import InputError
-from isomargin.training import setup
+from isomargin.training import loop, setup
 from isomargin.training.checkpoint import find_checkpoints
 from isomargin.training.run_folder import write_metrics
-from training.runs import command, environment, metrics, patterns, run, tiny
+from processes import forked, in_one_worker
+from training.in_processes import train_until_killed
+from training.runs import metrics, patterns, run, tiny
+
+pytestmark = in_one_worker
 
 # Everything that has a memory: BatchNorm's statistics, Adam's moments, a plateau, the penalty's queue of embeddings,
 # the random numbers of a loss.
@@ -30,30 +31,9 @@ RECIPE = tiny(
     batch={"classes": 6, "images_per_class": 4},
     schedule={"name": "plateau", "patience": 0, "factor": 0.7},
     evaluation={"best_by": "opis"},
-    epochs=3,
+    epochs=21 / 15,
 )
-
-KILLED = """
-import os, random, signal, sys, threading, time
-from pathlib import Path
-from isomargin.training import loop
-from isomargin.training.recipe import load_recipe
-
-folder, steps, seconds = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-
-def kill():
-    time.sleep(seconds)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-feed = loop.training_batches
-def until_killed(*arguments, **options):
-    for step, batch in enumerate(feed(*arguments, **options)):
-        if step == steps:
-            threading.Thread(target=kill, daemon=True).start()
-        yield batch
-loop.training_batches = until_killed
-loop.train(load_recipe(folder / "recipe.yaml"), folder, resume=True, quiet=True, workers=0, checkpoint_seconds=0.0)
-"""
+"""21 steps, 15 an epoch, evaluated after 5, 10, 15, 20 and 21."""
 
 
 @pytest.fixture(scope="module")
@@ -76,53 +56,57 @@ def test_killed_at_random_moments_it_ends_in_the_same_numbers(undisturbed, tmp_p
     folder.mkdir()
     RECIPE.save(folder / "recipe.yaml")
     reached = [0]
-    for _ in range(4):
-        moment = random.randrange(1, 9), random.uniform(0, 0.05)  # steps, and seconds into what follows them
-        process = subprocess.run([sys.executable, "-c", KILLED, folder, *map(str, moment)], env=environment())
-        assert process.returncode == -signal.SIGKILL
+    for _ in range(3):
+        moment = random.randrange(1, 6), random.uniform(0, 0.05)  # steps, and seconds into what follows them
+        process = forked().Process(target=train_until_killed, args=(folder, *moment))
+        process.start()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
         reached.append(find_checkpoints(folder / "checkpoints")[-1][0])
         assert reached[-1] > reached[-2]
     run(folder, RECIPE, resume=True)
     same(undisturbed, folder)
 
 
-def test_interrupted_it_says_how_to_go_on_and_does(undisturbed, tmp_path):
+def test_interrupted_it_says_how_to_go_on_and_does(undisturbed, tmp_path, typed, monkeypatch):
     folder = tmp_path / "run"
     RECIPE.save(tmp_path / "recipe.yaml")
-    process = command("train", tmp_path / "recipe.yaml", "--output", folder, "--workers", 0)
-    for _ in range(600):
-        if find_checkpoints(folder / "checkpoints"):
-            break
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert out == ""
-    step = int(re.search(r"stopped after step (\d+) of \d+, which is saved", err)[1])
-    assert find_checkpoints(folder / "checkpoints")[-1][0] == step
+    feed = loop.training_batches
+
+    def interrupted(*arguments, **options):
+        for step, batch in enumerate(feed(*arguments, **options), 1):
+            if step == 7:
+                signal.raise_signal(signal.SIGINT)
+            yield batch
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "training_batches", interrupted)
+        code, out, err = typed("train", tmp_path / "recipe.yaml", "--output", folder, "--workers", 0)
+    assert (code, out) == (130, "")
+    assert "stopped after step 7 of 21, which is saved" in err
+    assert find_checkpoints(folder / "checkpoints")[-1][0] == 7
     assert f"isomargin train {folder} --resume" in err
-    process = command("train", folder, "--resume", "--workers", 0)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
+    code, _, err = typed("train", folder, "--resume", "--workers", 0)
+    assert code == 0, err
     same(undisturbed, folder)
 
 
 def test_a_damaged_checkpoint_is_told_and_the_one_before_used(undisturbed, tmp_path, monkeypatch, capsys):
     folder = tmp_path / "run"
-    stop_after(monkeypatch, 40)
-    with pytest.raises(KeyboardInterrupt, match="after step 40"):
+    stop_after(monkeypatch, 13)
+    with pytest.raises(KeyboardInterrupt, match="after step 13"):
         run(folder, RECIPE, checkpoint_seconds=0.0)
     monkeypatch.undo()
     newest = find_checkpoints(folder / "checkpoints")[-1][1]
     newest.write_bytes(newest.read_bytes()[:-100])
     run(folder, RECIPE, resume=True, quiet=False)
-    assert re.search(r"note: .*step-000000040.* is damaged .* the one of step 39 is used", capsys.readouterr().err)
+    assert re.search(r"note: .*step-000000013.* is damaged .* the one of step 12 is used", capsys.readouterr().err)
     same(undisturbed, folder)
 
 
 def test_a_full_disk_is_told_and_leaves_the_last_checkpoint(undisturbed, tmp_path, monkeypatch):
     folder = tmp_path / "run"
-    stop_after(monkeypatch, 25)
+    stop_after(monkeypatch, 12)
     with pytest.raises(KeyboardInterrupt):
         run(folder, RECIPE)
     monkeypatch.undo()
@@ -132,7 +116,7 @@ def test_a_full_disk_is_told_and_leaves_the_last_checkpoint(undisturbed, tmp_pat
 
     with monkeypatch.context() as patch:
         patch.setattr("isomargin.training.checkpoint.atomic_write", full)
-        with pytest.raises(InputError, match=r"the disk is full.*step-000000025"):
+        with pytest.raises(InputError, match=r"the disk is full.*step-000000012"):
             run(folder, RECIPE, resume=True)
     run(folder, RECIPE, resume=True)
     same(undisturbed, folder)
