@@ -23,20 +23,11 @@ from isomargin.training.run_folder import RunFolder
 from isomargin.training.tune import BASELINE, pick, run_name, tune
 from isomargin.training.tuned import Tuned, TunedRun, has_scores
 from lab.experiment import Margins
-from lab.jobs import (
-    Busy,
-    Report,
-    Task,
-    Train,
-    diverged_before,
-    do_all,
-    update_data_folder,
-    workers,
-    write_diverged,
-)
+from lab.jobs import Busy, Report, Task, do_all, workers
 from lab.plan import PlannedRun, result_name
 from lab.results_folder import Results
 from lab.seed_means import grouped
+from lab.training_runs import Train, diverged_before, update_data_folder, write_diverged
 
 SCORES = ("recall_at_1", "opis", "epsilon_opis", "map_at_r")
 

@@ -13,10 +13,11 @@ from typing import Any
 
 from isomargin.training.recipe import Recipe
 from lab.experiment import Experiment, Margins
-from lab.jobs import Report, settings_of
+from lab.jobs import Report
 from lab.margins import search_names
 from lab.plan import PlannedRun, base_of, result_name
 from lab.results_folder import Results
+from lab.training_runs import settings_of
 
 Key = tuple[str, ...]
 """Setting and choices."""

@@ -24,13 +24,14 @@ from lab.experiment import Experiment, Plan, Scale, load_experiment, load_settin
 from lab.features import make_features
 from lab.figures import draw_figures
 from lab.files import write_csv
-from lab.jobs import Report, Train, train_all
+from lab.jobs import Report
 from lab.margins import draw_margins, margins_results, search_margins
 from lab.merging import Whole, merge
 from lab.plan import PlannedRun, check_choices, find_settings, planned_runs, result_name
 from lab.results_folder import RANGES, Results, read_results, write_results
 from lab.seed_means import make_rows, run_values, table_rows
 from lab.toy_data import write_toy_data
+from lab.training_runs import Train, train_all
 
 Finish = Callable[[Path], None]
 """Writes what results have besides tables, such as figures, into their folder."""

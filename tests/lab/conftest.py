@@ -1,12 +1,17 @@
-"""A lab of the tests' own: experiments on the toy's patterns."""
+"""Experiments for the tests, on the toy patterns, in place of the real ones."""
 
 import sys
 from contextlib import contextmanager
+from functools import partial
+from itertools import count
+from pathlib import Path
 
 import pytest
 import yaml
 
-from lab import cli, experiment
+from isomargin import figures
+from isomargin.measure.seed_comparison import compare_seeds
+from lab import cli, experiment, seed_means
 
 SETTINGS = {
     "settings": {
@@ -33,8 +38,8 @@ AXES = {"loss": ["smooth_ap", "arcface"], "training": ["plain", "tcm"]}
 
 
 @contextmanager
-def lab(folder):
-    """Put experiments into a lab of their own: `add(name, **fields)`; the plan `toy` is there unless given."""
+def experiments_in(folder):
+    """Replace the experiments; `add(name, **fields)` adds one, with a plan `toy` unless plans are given."""
     (folder / "experiments").mkdir(parents=True)
     (folder / "settings.yaml").write_text(yaml.safe_dump(SETTINGS))
 
@@ -49,6 +54,24 @@ def lab(folder):
         experiment.load_settings.cache_clear()
         yield add
     experiment.load_settings.cache_clear()
+
+
+@pytest.fixture
+def unsaved_figures(monkeypatch):
+    """Write a number in place of every figure: saving takes half a second, and figures have tests of their own."""
+    numbers = count()
+
+    def save(figure, path):
+        Path(path).write_text(f"figure {next(numbers)}")
+
+    for module in (figures, figures.style):
+        monkeypatch.setattr(module, "save", save)
+
+
+@pytest.fixture
+def few_draws(monkeypatch):
+    """Resample classes 100 times in place of 1,000, where only the rows of a table matter and not their intervals."""
+    monkeypatch.setattr(seed_means, "compare_seeds", partial(compare_seeds, draws=100))
 
 
 @pytest.fixture
@@ -68,12 +91,12 @@ def run_lab(monkeypatch, capsys):
 
 @pytest.fixture
 def add(tmp_path):
-    with lab(tmp_path / "lab") as put:
-        yield put
+    with experiments_in(tmp_path / "lab") as add_experiment:
+        yield add_experiment
 
 
 @pytest.fixture(scope="module")
 def add_for_all(tmp_path_factory):
-    """Do so for all tests of a module."""
-    with lab(tmp_path_factory.mktemp("shared") / "lab") as put:
-        yield put
+    """The same for all tests of a module."""
+    with experiments_in(tmp_path_factory.mktemp("shared") / "lab") as add_experiment:
+        yield add_experiment

@@ -8,11 +8,11 @@ from pretended_training import Trainer
 
 import isomargin as im
 from isomargin.core.errors import DivergedError
+from isomargin.core.files import locked
 from isomargin.training.recipe import load_recipe
 from lab import devices
 from lab.devices import train_on_devices
 from lab.files import read_csv
-from lab.jobs import locked
 from lab.plan import planned_runs
 from lab.run_experiment import run_experiment
 from lab.toy_data import write_toy_data

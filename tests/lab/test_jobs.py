@@ -1,4 +1,4 @@
-"""Several at a time: each with its share of the cores, none twice, what others are at last."""
+"""Several runs at a time: each has its share of the cores, none is trained twice."""
 
 import fcntl
 import os
@@ -16,8 +16,10 @@ from pretended_training import note_process
 
 import isomargin as im
 from isomargin.core import checks
-from lab.jobs import Busy, Task, do_all, locked, threads, train_all
+from isomargin.core.files import locked
+from lab.jobs import Busy, Task, do_all, threads
 from lab.plan import planned_runs
+from lab.training_runs import train_all
 
 
 def test_each_process_has_its_share_of_the_cores_and_leaves_this_one_as_it_was(monkeypatch):
@@ -31,7 +33,7 @@ def test_each_process_has_its_share_of_the_cores_and_leaves_this_one_as_it_was(m
     assert "MKL_NUM_THREADS" not in os.environ
 
 
-def test_there_is_a_thread_for_each_process_at_least(monkeypatch):
+def test_every_process_has_at_least_one_thread(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     assert [threads(jobs) for jobs in (1, 2, 5)] == [2, 1, 1]
 
@@ -56,7 +58,7 @@ def alive(process):
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to look whether a process is there")
-def test_processes_end_with_the_one_that_began_them(tmp_path):
+def test_processes_end_with_their_parent(tmp_path):
     (tmp_path / "parent.py").write_text(PARENT)
     command = [sys.executable, tmp_path / "parent.py"]
     path = os.pathsep.join(filter(None, sys.path))  # where the lab is
@@ -70,14 +72,14 @@ def test_processes_end_with_the_one_that_began_them(tmp_path):
     assert not alive(worker)
 
 
-def test_an_error_in_another_process_is_told_here():
+def test_an_error_in_another_process_is_raised_here():
     refused = partial(checks.above_zero, -1)  # functions that a new process imports quickly
     tasks = [Task("fine", partial(os.getenv, "A")), Task("refused", refused), Task("fine too", partial(os.getenv, "B"))]
     with pytest.raises(im.InputError, match="is -1"):
         do_all(tasks, 2, lambda sentence: None)
 
 
-def test_what_another_is_at_comes_last_and_is_waited_for():
+def test_what_another_process_is_doing_comes_last_and_is_waited_for():
     asked = []
 
     def do(number, wait):
@@ -113,7 +115,7 @@ def test_a_locked_folder_can_be_waited_for(tmp_path):
 
 @pytest.mark.parametrize("number", [EBADF, ENOLCK])
 @pytest.mark.parametrize("wait", [False, True])
-def test_where_a_folder_cannot_be_locked_work_goes_on_without(tmp_path, monkeypatch, number, wait):
+def test_where_a_folder_cannot_be_locked_work_continues_without(tmp_path, monkeypatch, number, wait):
     def refuse(opened, operation):
         raise OSError(number, os.strerror(number))
 
@@ -124,7 +126,7 @@ def test_where_a_folder_cannot_be_locked_work_goes_on_without(tmp_path, monkeypa
         raise OSError("its own")
 
 
-def test_a_process_that_was_killed_is_told_with_how_to_go_on():
+def test_a_killed_process_is_reported_with_how_to_continue():
     tasks = [Task("killed", os._exit), Task("killed too", os._exit)]
     with pytest.raises(im.InputError, match="was killed, perhaps for lack of memory: run the same command again"):
         do_all(tasks, 2, lambda sentence: None)

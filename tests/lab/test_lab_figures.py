@@ -1,4 +1,4 @@
-"""Figures of an experiment: of which runs, under which names, in which files."""
+"""Figures of an experiment: which runs they show, under which names, in which files."""
 
 import pytest
 from pretended_training import Trainer, evaluated
@@ -7,10 +7,12 @@ from isomargin.figures import gaussian_curves, registry
 from isomargin.figures.registry import FigureKind
 from lab.run_experiment import run_experiment
 
+pytestmark = pytest.mark.usefixtures("unsaved_figures")
+
 
 @pytest.fixture
 def shown(monkeypatch):
-    """Have a figure `recorded` that notes what it is drawn from."""
+    """Add a figure `recorded` that notes what it is drawn from."""
     seen = []
 
     def recorded(evaluations, classes=None):
@@ -50,11 +52,11 @@ def test_runs_that_diverged_are_left_out_and_without_any_there_is_no_figure(add,
     shown.clear()
     files, notes = draw(tmp_path, diverges=lambda recipe: bool(recipe.loss.regularizer))
     assert files == ["recorded-toy.png"]
-    assert [list(each) for each, _ in shown] == [["smooth_ap", "arcface"]]
-    assert notes[-1] == "note: recorded-toy-2.png is not drawn, no run that it shows has scores"
+    assert [list(evaluations) for evaluations, _ in shown] == [["smooth_ap", "arcface"]]
+    assert notes[-1] == "note: recorded-toy-2.png is not drawn, none of its runs has scores"
 
 
-def test_a_figure_that_cannot_be_drawn_is_told_and_the_others_are_there(add, tmp_path):
+def test_a_figure_that_cannot_be_drawn_is_reported_and_the_others_are_drawn(add, tmp_path):
     figures = [
         {"figure": "embeddings_2d"},
         {"figure": "utility_curves", "options": {"colour": "red"}},
@@ -69,7 +71,7 @@ def test_a_figure_that_cannot_be_drawn_is_told_and_the_others_are_there(add, tmp
         assert part in sentences
 
 
-def test_points_are_drawn_of_all_seeds(add, tmp_path, monkeypatch):
+def test_points_show_all_seeds(add, tmp_path, monkeypatch):
     models = []
 
     def error_against_opis(given):
@@ -93,11 +95,11 @@ def test_the_seed_that_is_drawn_is_the_first_that_all_have(add, shown, tmp_path)
     assert not [note for note in notes if "recorded" in note]
 
     _, notes = draw(tmp_path / "two", lambda recipe: (recipe.seed, recipe.loss.base["name"]) in diverges)
-    (some, _) = shown.pop()
-    assert list(some) == ["plain", "tcm"]
-    assert some["plain"].opis == evaluated(0, 0.5).opis
+    (smooth_ap, _) = shown.pop()
+    assert list(smooth_ap) == ["plain", "tcm"]
+    assert smooth_ap["plain"].opis == evaluated(0, 0.5).opis
     assert notes[-1] == (
-        "note: recorded-toy.png is drawn without arcface+plain, arcface+tcm: no scores with the seed that is shown"
+        "note: recorded-toy.png leaves out arcface+plain, arcface+tcm: no scores with the seed that is shown"
     )
 
 

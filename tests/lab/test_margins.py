@@ -14,6 +14,8 @@ from lab.results_folder import read_recipes
 from lab.run_experiment import run_experiment
 from lab.tables import make_table, tables_text
 
+pytestmark = pytest.mark.usefixtures("unsaved_figures")
+
 
 class SearchTrainer(Trainer):
     """Training of a search's points."""
@@ -85,7 +87,7 @@ def test_every_seed_is_a_search_that_is_found_again(add, tmp_path):
     recipe = read_recipes(place / "recipes.yaml")["toy-arcface"]
     assert recipe.loss.regularizer["positive_margin"] == row["positive_margin"]
     assert recipe.evaluation.test
-    assert (place / "margins_grid-toy-arcface.png").stat().st_size > 1000
+    assert (place / "margins_grid-toy-arcface.png").is_file()
 
 
 def add_search(add, **fields):

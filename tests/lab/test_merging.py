@@ -13,12 +13,14 @@ from lab.results_folder import read_recipes
 from lab.run_experiment import run_experiment
 from lab.tables import tables_text
 
+pytestmark = pytest.mark.usefixtures("unsaved_figures", "few_draws")
+
 MARGINS = {"positive": [0.9], "negative": [0.3, 0.5], "held_out": 0.4}
 THREE = {"settings": ["toy"], "axes": {"loss": ["smooth_ap"], "training": ["plain", "tcm", "both"]}, "seeds": 2}
 
 
 def run(folder, diverges=lambda recipe: False, **part):
-    """Run an experiment or a part of it with runs of its own; give how many runs were trained, and what was told."""
+    """Run an experiment or a part of it in a new folder of runs; give how many runs were trained, and the notes."""
     trainer, told = Trainer(diverges), []
     part = {"scale": "toy", "seeds": 2, **part}
     number = len(list(folder.glob("runs-*")))
@@ -27,7 +29,7 @@ def run(folder, diverges=lambda recipe: False, **part):
 
 
 def rows_of(folder):
-    """Give choices and seeds of the table's rows."""
+    """Give the choices and the number of seeds of the rows in the table."""
     rows = read_csv(folder / "results" / "losses" / "table.csv")
     return [(f"{row['loss']}+{row['training']}", row["seeds"]) for row in rows]
 
@@ -60,7 +62,10 @@ def test_parts_one_after_the_other_give_the_tables_of_the_whole(add, tmp_path, r
     assert texts(parts) != texts(whole)
     assert run(parts, only={"loss": ["smooth_ap"]}) == (4, [])
     assert texts(parts) == texts(whole)
-    assert run(parts, only={"loss": ["arcface"], "training": ["tcm"]}) == (4, [])  # plain too, which it is held against
+    assert run(parts, only={"loss": ["arcface"], "training": ["tcm"]}) == (
+        4,
+        [],
+    )  # plain too, which it is compared with
     assert texts(parts) == texts(whole)
 
 
@@ -100,7 +105,7 @@ def test_settings_whose_data_are_elsewhere_keep_their_rows(add, tmp_path):
     assert texts(tmp_path) == before
 
 
-def test_rows_by_other_recipes_are_not_kept(add, tmp_path):
+def test_rows_with_other_recipes_are_not_kept(add, tmp_path):
     add("losses", against={"training": "plain"})
     run(tmp_path)
     change_recipes(tmp_path, tcm=lambda settings: {**settings, "epochs": 99.0})
@@ -112,7 +117,7 @@ def test_rows_by_other_recipes_are_not_kept(add, tmp_path):
     assert list(recipes) == [f"toy-{name}" for name in expected]
 
 
-def test_rows_whose_base_is_by_another_recipe_are_not_kept_either(add, tmp_path):
+def test_rows_compared_with_another_recipe_are_not_kept(add, tmp_path):
     add("losses", against={"training": "plain"})
     run(tmp_path)
     change_recipes(tmp_path, plain=lambda settings: {"name": "a", "unknown": 1})  # as of another version
@@ -121,7 +126,7 @@ def test_rows_whose_base_is_by_another_recipe_are_not_kept_either(add, tmp_path)
     assert [line[0] for line in rows_of(tmp_path)] == ["arcface+plain", "arcface+tcm"]
 
 
-def test_rows_held_against_other_seeds_than_before_are_not_kept(add, tmp_path):
+def test_rows_compared_with_other_seeds_than_before_are_not_kept(add, tmp_path):
     add("losses", against={"training": "plain"}, plans={"toy": THREE})
     run(tmp_path)
     assert run(tmp_path, only={"training": ["both"]}) == (4, [])
@@ -180,7 +185,7 @@ def test_what_diverged_in_another_part_is_still_said(add, tmp_path):
 
 @pytest.mark.parametrize("name", ["table.csv", "runs.csv", "recipes.yaml"])
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_text("a\n1\n")])
-def test_results_that_cannot_be_read_are_told_of_before_anything_is_trained(add, tmp_path, name, damage):
+def test_results_that_cannot_be_read_are_refused_before_anything_is_trained(add, tmp_path, name, damage):
     add("losses")
     run(tmp_path)
     damage(tmp_path / "results" / "losses" / name)
@@ -191,7 +196,7 @@ def test_results_that_cannot_be_read_are_told_of_before_anything_is_trained(add,
 
 
 @pytest.mark.parametrize("fields", [{"kind": "cost"}, {"ranges": [[0.01, 0.1]]}])
-def test_times_and_ranks_are_of_all_choices(add, tmp_path, fields):
+def test_times_and_ranks_need_all_choices(add, tmp_path, fields):
     add("losses", **fields)
     with pytest.raises(im.InputError, match="it needs all its choices"):
         run(tmp_path, only={"loss": ["arcface"]})
@@ -205,7 +210,7 @@ def test_a_part_without_runs_is_refused(add, tmp_path):
         run(tmp_path, only={"loss": ["smooth_ap"], "training": ["tcm"]})
 
 
-def test_the_whole_keeps_nothing(add, tmp_path):
+def test_running_the_whole_experiment_keeps_nothing(add, tmp_path):
     add("losses", against={"training": "plain"})
     run(tmp_path)
     axes = {"loss": ["arcface"], "training": ["plain", "tcm"]}
@@ -214,7 +219,7 @@ def test_the_whole_keeps_nothing(add, tmp_path):
     assert "smooth_ap" not in tables_text("losses", tmp_path / "results")
 
 
-def test_figures_of_a_part_are_not_drawn_and_those_there_stay(add, tmp_path):
+def test_a_part_draws_no_figures_and_the_earlier_ones_stay(add, tmp_path):
     figures = [{"figure": "calibration_ranges"}]
     add("losses", against={"training": "plain"}, figures=figures)
     run(tmp_path)
@@ -229,7 +234,7 @@ def test_figures_of_a_part_are_not_drawn_and_those_there_stay(add, tmp_path):
     ("only", "sentence"),
     [({"lose": ["arcface"]}, "an axis of only is 'lose'"), ({"loss": ["arc"]}, "only: loss is 'arc': one of")],
 )
-def test_what_the_experiment_has_not_is_refused(add, only, sentence):
+def test_unknown_axes_and_choices_are_refused(add, only, sentence):
     experiment = add("losses")
     with pytest.raises(im.InputError, match=sentence):
         planned_runs(experiment, "toy", data={"patterns": Path("somewhere")}, only=only)
