@@ -1,1 +1,1 @@
-"""The paper's experiments as files that can be run: which recipes, what varies, and what was published."""
+"""The paper's experiments as files, and what runs them: `python -m lab`, from the root of the repository."""

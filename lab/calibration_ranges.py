@@ -17,7 +17,10 @@ from lab.seed_means import Load, grouped
 from lab.table_text import Table
 
 Range = tuple[float, float]
-ABOVE = "OPIS ×1e-3 (rank) by the range of false accept rates, and the order's Kendall τ to that of the runs' own."
+ABOVE = (
+    "OPIS ×1e-3 (rank) by the range of false accept rates. Kendall's τ compares the order of the models with the order "
+    "in the range that the runs were evaluated with."
+)
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class RangeScores:
 
     setting: str
     choices: list[dict[str, str]]
-    own: Range
+    evaluated: Range
     """The range that the runs were evaluated with, which the others are compared with."""
     opis: dict[Range, list[float]]
     """By range, one value per model: the mean over seeds."""
@@ -38,12 +41,12 @@ class RangeScores:
         return [int(rank) for rank in rankdata(self.opis[far], method="min")]
 
     def tau(self, far: Range) -> float:
-        """Compute Kendall's tau between the order in a range and the order in the runs' own; NaN without an order."""
+        """Compute Kendall's tau between the order in a range and that in the evaluated range; NaN for one model."""
         from scipy.stats import kendalltau
 
         if len(self.choices) < 2:
             return math.nan
-        return float(kendalltau(self.opis[far], self.opis[self.own]).statistic)
+        return float(kendalltau(self.opis[far], self.opis[self.evaluated]).statistic)
 
 
 def score_ranges(
@@ -54,18 +57,18 @@ def score_ranges(
     for setting in dict.fromkeys(run.setting for run in runs):
         models = {choices: group for (name, choices), group in groups.items() if name == setting}
         first = load(next(iter(models.values()))[0].folder)
-        own: Range = (float(first.settings.far[0]), float(first.settings.far[1]))
-        opis: dict[Range, list[float]] = {far: [] for far in dict.fromkeys((*experiment.ranges, own))}
+        evaluated: Range = (float(first.settings.far[0]), float(first.settings.far[1]))
+        opis: dict[Range, list[float]] = {far: [] for far in dict.fromkeys((*experiment.ranges, evaluated))}
         for group in models.values():
             for far in list(opis):
                 try:
                     values = [load(run.folder).with_settings(far=far).opis for run in group]
                 except InputError as error:
-                    report(f"note: {setting} has no OPIS from {far[0]:g} to {far[1]:g}, {error}")
+                    report(f"note: {setting} has no OPIS from {far[0]:g} to {far[1]:g}: {error}")
                     del opis[far]
                 else:
                     opis[far].append(float(np.mean(values)))
-        scores.append(RangeScores(setting, [dict(choices) for choices in models], own, opis))
+        scores.append(RangeScores(setting, [dict(choices) for choices in models], evaluated, opis))
     return scores
 
 
@@ -74,7 +77,7 @@ def range_rows(scores: Sequence[RangeScores]) -> list[dict[str, Any]]:
     return [
         {"setting": scored.setting, **chosen, "low": low, "high": high, "opis": opis[number]}
         | {"rank": scored.ranks((low, high))[number], "tau": scored.tau((low, high))}
-        | {"tau against low": scored.own[0], "tau against high": scored.own[1]}
+        | {"tau against low": scored.evaluated[0], "tau against high": scored.evaluated[1]}
         for scored in scores
         for (low, high), opis in scored.opis.items()
         for number, chosen in enumerate(scored.choices)
@@ -92,8 +95,8 @@ def range_tables(rows: Sequence[Mapping[str, str]]) -> list[Table]:
         for row in here:
             begin = (setting, *(row[axis] for axis in axes))
             lines.setdefault(begin, [*begin]).append(f"{score_text(row, 'opis')} ({row['rank']})")
-        own = f"τ to {float(here[0]['tau against low']):g} to {float(here[0]['tau against high']):g}"
+        tau_head = f"τ with {float(here[0]['tau against low']):g} to {float(here[0]['tau against high']):g}"
         taus = [tau_text(float(row["tau"] or math.nan)) for row in ranges.values()]
-        body = [*lines.values(), [own, *[""] * len(axes), *taus]]
+        body = [*lines.values(), [tau_head, *[""] * len(axes), *taus]]
         tables.append(Table(["setting", *axes, *ranges], body, before="" if tables else ABOVE))
     return tables

@@ -1,8 +1,8 @@
-"""Training one run on several devices, in processes that are started anew for it.
+"""Train one run on several devices, in processes that are started for this run.
 
-The first of a run's processes starts the others by its own command line. That of an experiment would run the whole
-experiment again; so each run is trained by a command of its own, `python -m lab.devices TASK`, which reads
-what to do from a folder and writes there what has stopped it.
+The first process of a run starts the others with its own command line. The command line of an experiment would run the
+whole experiment again, so each run is trained by a command of its own, `python -m lab.devices TASK`. It reads what to
+do from the folder TASK and writes there what has stopped it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from lab.files import write_json
 
 RECIPE, OPTIONS, STOPPED = "recipe.yaml", "options.json", "stopped.json"
 ROOT = Path(__file__).parents[1]  # of the repository: the lab is not installed
-SECONDS = 0.5  # between looks at whether this process was asked to stop
+SECONDS = 0.5  # between checks whether this process was asked to stop
 
 
 def train_on_devices(recipe: Recipe, folder: Path, *, devices: int, **options: Any) -> None:
-    """Train as `loop.train` does, on several devices; what stops it is raised here."""
+    """Train as `loop.train` does, on several devices; errors of the other processes are raised here."""
     with TemporaryDirectory() as name:
         task = Path(name)
         recipe.save(task / RECIPE)
@@ -43,52 +43,52 @@ def train_on_devices(recipe: Recipe, folder: Path, *, devices: int, **options: A
             raise KeyboardInterrupt("stopped")
         if code != 0:
             raise InputError(
-                f"the {devices} processes that trained {folder} ended with code {code}: what they printed says why, "
-                "and the same command goes on"
+                f"the {devices} processes that trained {folder} ended with code {code}: see what they printed, and run "
+                "the same command again to continue"
             )
 
 
 def run(task: Path, interrupted: Callable[[], bool]) -> int:
-    """Run a task in a process of its own and give its exit code; a request to stop is passed on to it."""
-    # In a session of its own: Ctrl-C would else come twice, from the terminal and from here, which ends it at once.
+    """Run a task in its own process and give its exit code; a request to stop is passed on."""
+    # In its own session: otherwise Ctrl-C arrives twice, from the terminal and from here, which ends it at once.
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-m", __spec__.name, str(task)]
     process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, start_new_session=True)
-    told = False
+    asked_to_stop = False
     try:
         while True:
             try:
                 return process.wait(SECONDS)
             except subprocess.TimeoutExpired:
-                if interrupted() and not told:
-                    told = True
+                if interrupted() and not asked_to_stop:
+                    asked_to_stop = True
                     process.terminate()
     finally:
-        with suppress(ProcessLookupError):  # none is left, as it should be; others would wait for the first one
+        with suppress(ProcessLookupError):  # usually none is left; if one is, it would wait for the first one forever
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
 def raise_again(stopped: dict[str, Any]) -> None:
-    """Raise what has stopped a task."""
+    """Raise the error that has stopped a task."""
     if stopped["kind"] == "interrupted":
         raise KeyboardInterrupt(stopped["sentence"])
-    kind = DivergedError if stopped["kind"] == "astray" else InputError
+    kind = DivergedError if stopped["kind"] == "diverged" else InputError
     raise kind(stopped["sentence"], stopped["details"])
 
 
 def do_task(task: Path) -> int:
-    """Train as a task says; give the exit code."""
+    """Do a task; give the exit code."""
     options = json.loads((task / OPTIONS).read_text(encoding="utf-8"))
     try:
         loop.train(load_recipe(task / RECIPE), options.pop("folder"), **options)
     except InputError as error:
-        kind = "astray" if isinstance(error, DivergedError) else "refused"
+        kind = "diverged" if isinstance(error, DivergedError) else "refused"
         if first_process():
             write_json(task / STOPPED, {"kind": kind, "sentence": str(error), "details": list(error.details)})
         return 1
     except KeyboardInterrupt as stop:
-        # All stop together. An error code of another process would end the first one, which is still saving.
+        # All stop together. An error code of another process would end the first one while it is saving.
         if first_process():
             write_json(task / STOPPED, {"kind": "interrupted", "sentence": str(stop)})
     return 0

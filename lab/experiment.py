@@ -1,7 +1,7 @@
-"""Experiments, as YAML: which settings, what varies, how often, what is held against what, and what the paper printed.
+"""Experiments as YAML: settings, what varies, how many seeds, what is compared with what, and what the paper printed.
 
     experiments/NAME.yaml     one experiment
-    settings.yaml             what experiments share: a recipe with changes, and what each choice means there
+    settings.yaml             what experiments share: recipes with changes, and what each choice changes in them
 
 A choice stands for changes of the recipe; `lab.plan` makes runs of them.
 """
@@ -34,35 +34,35 @@ class Choice(_Part):
     changes: tuple[str, ...] = ()
     """As on the command line of `isomargin train`."""
     when: dict[str, str] = {}
-    """Only where other axes have these choices; the last that fits counts."""
+    """Only where other axes have these choices; the last choice that fits is used."""
     join: tuple[str, ...] = ()
-    """Other choices of the same axis, each a regularizer: all of these together, before the changes."""
+    """Other choices of the same axis, each one regularizer: these are combined first, then come the changes."""
 
 
 class Setting(_Part):
-    """Data, a model and how it is trained: what the choices of an experiment are laid over."""
+    """Data, a model and how it is trained; the choices of an experiment change it."""
 
     recipe: str
-    """Name of a recipe that comes with the package."""
+    """The name of a recipe that comes with the package."""
     changes: tuple[str, ...] = ()
     data: str | None = None
-    """Which data set must be given on the command line; None where it comes with the package."""
+    """The data set that must be given on the command line; None where it comes with the package."""
     features: dict[str, Any] | None = None
-    """Settings of the network whose features are trained on in place of the images; computed once, also for several
-    settings that have the same."""
+    """Settings of the network whose features are trained on instead of the images. They are computed once and shared
+    by the settings that have the same network."""
     split: Literal["by_class", "given"] = "by_class"
-    """Of features: all images together, to be divided by class; or as the images' folders train and test have them."""
+    """For features: all images together, to be split by class, or as the image folders train and test split them."""
     closed: bool = False
-    """Of features whose split is given: all classes must be in both parts."""
+    """For features whose split is given: every class must be in both parts."""
     about: str = ""
-    """In a few words, for the tables."""
+    """A short description, for the notes of tables."""
     choices: dict[str, dict[str, list[Choice]]] = {}
-    """By axis and choice, what it means here, in place of what it means everywhere."""
+    """By axis and choice, what the choice changes here, instead of what it changes elsewhere."""
 
     @model_validator(mode="after")
     def _closed_where_a_split_is_given(self) -> Self:
         if self.closed and (self.features is None or self.split != "given"):
-            raise ValueError("closed is of features whose split is given: say so in the recipe's data otherwise")
+            raise ValueError("closed is for features with split: given; otherwise set it in the recipe's data")
         return self
 
 
@@ -72,31 +72,31 @@ class Margins(_Part):
     positive: tuple[float, ...]
     negative: tuple[float, ...]
     weights: tuple[float, ...] | None = None
-    """The recipe's own unless given."""
+    """The recipe's weight unless given."""
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.4
-    """Share of the training classes that the runs are compared on."""
+    """The share of the training classes that are held out, on which the runs are compared."""
     tolerance: Annotated[float, Field(ge=0)] = 0.01
-    """How much recall@1 may be lost for a lower OPIS."""
+    """How much recall@1 may fall for a lower OPIS."""
 
 
 class Plan(_Part):
-    """What is run at one scale."""
+    """The runs of an experiment at one scale."""
 
     settings: tuple[str, ...]
     axes: dict[str, tuple[str, ...]] = {}
-    """By axis, the choices that are tried, all with all."""
+    """By axis, its choices; all combinations are run."""
     only: tuple[dict[str, str | tuple[str, ...]], ...] = ()
-    """Of all combinations, those that fit at least one of these: by axis a choice or several, any where left out."""
+    """Run only combinations that fit at least one of these: by axis one choice or several; an axis left out fits."""
     seeds: Annotated[int, Field(ge=1)] = 3
-    """Of kind `cost`: how often all is measured."""
+    """For kind `cost`: how often everything is measured."""
     seeds_of: dict[str, Annotated[int, Field(ge=1)]] = {}
-    """By setting, where another number is run; of settings that take long."""
+    """By setting, another number of seeds, for settings that take long."""
     needs: str = ""
     """Data, devices and hours, in words."""
     margins: Margins | None = None
-    """Of kind `margins`."""
+    """For kind `margins`."""
     batches: Annotated[int, Field(ge=1)] = 20
-    """Of kind `cost`: how many are timed."""
+    """For kind `cost`: how many batches are timed."""
 
     @model_validator(mode="after")
     def _seeds_of_its_settings(self) -> Self:
@@ -107,52 +107,52 @@ class Plan(_Part):
 
 
 class ExperimentFigure(_Part):
-    """A figure that is drawn of an experiment's runs, once a setting."""
+    """A figure of an experiment's runs, drawn once per setting."""
 
     figure: str
     """Its name in `isomargin.figures.registry`."""
     runs: dict[str, tuple[str, ...]] = {}
-    """By axis, the choices whose runs are drawn; all where left out."""
+    """By axis, the choices whose runs are drawn; an axis left out has all."""
     options: dict[str, Any] = {}
     """Arguments of the figure's function."""
     paper: str = ""
-    """Which figure of the paper."""
+    """The figure of the paper that it corresponds to."""
 
 
 Rate = Annotated[float, Field(gt=0, lt=1)]
 
 
 class Experiment(_Part):
-    """One experiment of the paper, or of ours."""
+    """One experiment, of the paper or of this project."""
 
     title: str
     paper: str = ""
-    """Which table or figure of the paper."""
+    """The table or figure of the paper that it corresponds to."""
     kind: Literal["training", "margins", "cost"] = "training"
-    """What is done: runs are trained and tested; margins are searched on held-out classes; a step's parts are timed."""
+    """Train and test runs, search margins on held-out classes, or time the parts of an epoch."""
     plans: dict[Scale, Plan]
     against: dict[str, str] = {}
-    """The axis and choice that the other choices of that axis are held against."""
+    """The axis and the choice that the other choices of that axis are compared with."""
     columns: tuple[str, ...] = ("recall@1", "opis", "debiased_opis", "epsilon_opis", "far_threshold_spread")
     rows: Literal["groups", "seeds"] = "groups"
-    """What a row of the table is: the mean over seeds; or one seed, with mean and deviation below."""
+    """What a row of the table is: the mean over seeds, or one seed, with mean and standard deviation below."""
     ranges: tuple[tuple[Rate, Rate], ...] = ()
-    """Ranges of false accept rates that OPIS is given for besides the recipe's own."""
+    """Ranges of false accept rates that OPIS is computed for, besides the recipe's own."""
     figures: tuple[ExperimentFigure, ...] = ()
     published: tuple[dict[str, str | float | None], ...] = ()
-    """The paper's rows, as far as it prints them: they stand below the table, and nothing is computed from them."""
+    """The rows that the paper prints. They are shown below the table, and nothing is computed from them."""
 
     @model_validator(mode="after")
     def _margins_where_they_are_searched(self) -> Self:
         for scale, plan in self.plans.items():
             if (plan.margins is not None) != (self.kind == "margins"):
                 has = "has no margins" if plan.margins is None else "has margins"
-                raise ValueError(f"the kind is {self.kind} and the plan {scale} {has}: these go with kind margins")
+                raise ValueError(f"the kind is {self.kind} and the plan {scale} {has}: only kind margins has them")
         return self
 
 
 def experiment_names() -> list[str]:
-    """List the experiments.
+    """List the names of all experiments.
 
     >>> "base-losses" in experiment_names()
     True
@@ -161,7 +161,7 @@ def experiment_names() -> list[str]:
 
 
 def load_experiment(name: str) -> Experiment:
-    """Read an experiment by its name.
+    """Read an experiment by name.
 
     >>> load_experiment("base-loss")
     Traceback (most recent call last):
@@ -180,28 +180,31 @@ def load_experiment(name: str) -> Experiment:
 
 @cache
 def load_settings() -> tuple[dict[str, Setting], dict[str, dict[str, list[Choice]]]]:
-    """Read the settings that experiments share, and what choices mean everywhere."""
+    """Read the settings that experiments share, and what choices change in all of them."""
     content = yaml.load((FOLDER / "settings.yaml").read_text(encoding="utf-8"), Loader=YamlLoader)
     shared = {
-        axis: {name: as_choices(each) for name, each in choices.items()} for axis, choices in content["choices"].items()
+        axis: {name: as_choices(value) for name, value in choices.items()}
+        for axis, choices in content["choices"].items()
     }
     settings = {}
     for name, values in content["settings"].items():
-        own = values.pop("choices", {})
-        own = {axis: {each: as_choices(value) for each, value in choices.items()} for axis, choices in own.items()}
-        settings[name] = Setting(**values, choices=own)
+        choices = {
+            axis: {choice: as_choices(value) for choice, value in by_choice.items()}
+            for axis, by_choice in values.pop("choices", {}).items()
+        }
+        settings[name] = Setting(**values, choices=choices)
     return settings, shared
 
 
 def as_choices(value: Any) -> list[Choice]:
-    """Read what a choice means: nothing, changes, or several of them with conditions.
+    """Read what a choice changes: nothing, a list of changes, or several lists with conditions.
 
     >>> as_choices(["epochs=2"])[0].changes, as_choices(None)[0].changes
     (('epochs=2',), ())
     """
     parts = value or []
-    plain = tuple(each for each in parts if isinstance(each, str))
-    return [Choice(changes=plain), *(Choice(**each) for each in parts if not isinstance(each, str))]
+    plain = tuple(part for part in parts if isinstance(part, str))
+    return [Choice(changes=plain), *(Choice(**part) for part in parts if not isinstance(part, str))]
 
 
 def as_scale(text: str) -> Scale:
@@ -218,7 +221,7 @@ def as_scale(text: str) -> Scale:
 
 
 def plan_of(experiment: Experiment, scale: Scale) -> Plan:
-    """Give what an experiment does at a scale."""
+    """Give the plan of an experiment at a scale."""
     if scale not in experiment.plans:
-        raise InputError(f"this experiment has no scale {scale!r}: there is {', '.join(experiment.plans)}")
+        raise InputError(f"this experiment has no scale {scale!r}: choose {' or '.join(experiment.plans)}")
     return experiment.plans[scale]

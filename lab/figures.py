@@ -1,4 +1,4 @@
-"""The figures of an experiment, drawn from its runs: a file a figure and setting, RESULTS/NAME/FIGURE-SETTING.png."""
+"""The figures of an experiment, drawn from its runs: one file per figure and setting, FIGURE-SETTING.png."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from lab.plan import PlannedRun, fits
 if TYPE_CHECKING:
     from isomargin.figures.registry import FigureKind
 
-ALL_SEEDS = ("error_against_opis",)  # figures whose runs are points: the spread of seeds is part of the picture
-MOST_POINTS = 30  # beyond which it could not be told what belongs together
+ALL_SEEDS = ("error_against_opis",)  # figures whose runs are points: they show the spread of the seeds too
+MOST_POINTS = 30  # with more, a reader could not tell which points belong together
 
 
 def draw_figures(
@@ -28,15 +28,15 @@ def draw_figures(
     place: Path,
     report: Callable[[str], None],
 ) -> None:
-    """Draw every figure of an experiment for every setting; what cannot be drawn or shown is told and left out.
+    """Draw every figure of an experiment for every setting; report what cannot be drawn.
 
     Args:
-        experiment: which.
+        experiment: the experiment.
         planned: all its runs.
         finished: those that have scores.
-        folder: of all runs.
-        place: that the pictures are written to.
-        report: is given a sentence on each that cannot be drawn, or not of all runs.
+        folder: the folder of all runs.
+        place: the folder that the figures are written to.
+        report: called with a sentence on each figure that cannot be drawn, or not with all runs.
     """
     drawn: set[Path] = set()
     with_scores = {run.folder for run in finished}
@@ -48,18 +48,16 @@ def draw_figures(
             try:
                 shown = draw_figure(wanted, [run for run in fitting if run.folder in with_scores], folder, path)
             except InputError as error:
-                path.unlink(missing_ok=True)  # one of before would be taken for this one
+                path.unlink(missing_ok=True)  # an earlier one would be taken for this one
                 report(f"note: {path.name} is not drawn, {error}")
                 continue
             left_out = dict.fromkeys(run.variant for run in fitting if run.variant not in shown)
             if left_out:
-                report(
-                    f"note: {path.name} is drawn without {', '.join(left_out)}: no scores with the seed that is shown"
-                )
+                report(f"note: {path.name} leaves out {', '.join(left_out)}: no scores with the seed that is shown")
 
 
 def file_of(figure: str, setting: str, place: Path, drawn: set[Path]) -> Path:
-    """Name the file of a figure; numbered from the second on if an experiment has it several times.
+    """Name the file of a figure; if an experiment has it several times, from the second on with a number.
 
     >>> file_of("teaser", "toy", Path(), {Path("teaser-toy.png")})
     PosixPath('teaser-toy-2.png')
@@ -73,14 +71,14 @@ def file_of(figure: str, setting: str, place: Path, drawn: set[Path]) -> Path:
 
 
 def draw_figure(wanted: ExperimentFigure, runs: Sequence[PlannedRun], folder: Path, path: Path) -> set[str]:
-    """Draw one figure of some runs, those of one seed unless all can be shown; give the choices that it shows."""
+    """Draw one figure of runs with one seed, or with all seeds if it can show them; give the choices it shows."""
     from isomargin.figures.registry import find_figure
     from isomargin.figures.style import save
 
     kind = find_figure(wanted.figure)
     check_options(kind, wanted.options)
     if not runs:
-        raise InputError("no run that it shows has scores")
+        raise InputError("none of its runs has scores")
     if not (kind.name in ALL_SEEDS and len(runs) <= MOST_POINTS):
         runs = of_one_seed(runs)
     sources = read_sources(kind, dict(zip(names_of(runs), (folder / run.folder for run in runs), strict=True)))
@@ -99,11 +97,11 @@ def check_options(kind: FigureKind, options: dict[str, Any]) -> None:
 
 
 def of_one_seed(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """Give the runs of the smallest seed that all choices have scores with; if there is none, that most have.
+    """Select the runs of the smallest seed that all choices have scores for, or that most choices have.
 
-    >>> made = [PlannedRun.model_construct(setting="a", choices={"loss": loss}, seed=seed)
+    >>> runs = [PlannedRun.model_construct(setting="a", choices={"loss": loss}, seed=seed)
     ...         for loss, seed in (("x", 0), ("x", 1), ("x", 2), ("y", 1), ("y", 2))]
-    >>> [(run.variant, run.seed) for run in of_one_seed(made)]
+    >>> [(run.variant, run.seed) for run in of_one_seed(runs)]
     [('x', 1), ('y', 1)]
     """
     by_seed: dict[int, list[PlannedRun]] = {}
@@ -113,11 +111,11 @@ def of_one_seed(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
 
 
 def names_of(runs: Sequence[PlannedRun]) -> list[str]:
-    """Name runs by what differs between them; a run alone by all its choices.
+    """Name runs by the choices that differ between them; a single run by all its choices.
 
-    >>> made = [PlannedRun.model_construct(setting="a", choices={"loss": "x", "training": each}, seed=0)
-    ...         for each in ("plain", "tcm")]
-    >>> names_of(made), names_of(made[:1])
+    >>> runs = [PlannedRun.model_construct(setting="a", choices={"loss": "x", "training": training}, seed=0)
+    ...         for training in ("plain", "tcm")]
+    >>> names_of(runs), names_of(runs[:1])
     (['plain', 'tcm'], ['x plain'])
     """
     axes = [axis for axis in runs[0].choices if len({run.choices.get(axis) for run in runs}) > 1]
@@ -130,7 +128,7 @@ def names_of(runs: Sequence[PlannedRun]) -> list[str]:
 
 
 def read_sources(kind: FigureKind, runs: dict[str, Path]) -> tuple[Any, ...]:
-    """Open what a figure is drawn from: its one argument, or none."""
+    """Open what a figure is drawn from: its one argument, if it has any."""
     from isomargin.cli.figure_inputs import read_metrics, read_models
     from isomargin.cli.opening import open_embeddings
 
@@ -146,4 +144,4 @@ def read_sources(kind: FigureKind, runs: dict[str, Path]) -> tuple[Any, ...]:
         case "evaluations":
             return ({name: Evaluation.load(RunFolder(path).evaluation) for name, path in runs.items()},)
         case "search":
-            raise InputError("it shows a search, and these are runs: experiments of kind margins draw it by themselves")
+            raise InputError("it shows a search, not runs: experiments of kind margins draw it by themselves")

@@ -45,7 +45,7 @@ def unit(column: str) -> float:
 
 
 def score_text(row: Mapping[str, str], name: str, score: str | None = None) -> str:
-    """Write a column of a row as the score that it is of, which is the column's own unless given; a dash for none.
+    """Write the value of a column in the unit of a score, by default the score of that name; a dash where it is empty.
 
     >>> row = {"opis": "0.0018436", "recall@1": "0.98067", "opis deviation": "0.00012", "eer": ""}
     >>> score_text(row, "opis"), score_text(row, "recall@1"), score_text(row, "opis deviation", "opis")

@@ -87,7 +87,7 @@ def training_table(experiment: Experiment, rows: Sequence[Row]) -> Table:
         "setting",
         *axes,
         "seed" if by_seed else "seeds",
-        *with_changes([title(each) for each in columns], changed),
+        *with_changes([title(column) for column in columns], changed),
     ]
     lines = []
     for row in rows:
@@ -124,8 +124,10 @@ def training_notes(rows: Sequence[Row], axes: Sequence[str]) -> tuple[str, ...]:
     compared = [row for row in rows if row.get("against")]
     if compared:
         single = any(row["seeds"] == "1" for row in compared)
-        over = "classes; how much seeds differ a single one cannot tell" if single else "classes and seeds"
-        notes.append(f"Changes are against {bases(compared, axes)}, in brackets their 95% intervals over {over}.")
+        over = "classes; a single seed cannot show how much seeds differ" if single else "classes and seeds"
+        notes.append(
+            f"Changes compare with {bases(compared, axes)}; in brackets, 95% confidence intervals over {over}."
+        )
     return tuple(notes)
 
 
@@ -220,7 +222,7 @@ def published_part(experiment: Experiment) -> str:
         return ""
     heads = list(dict.fromkeys(name for row in experiment.published for name in row))
     lines = [[published_cell(row.get(name)) for name in heads] for row in experiment.published]
-    return f"\n{f'The paper has: {experiment.paper}'.strip()}\n\n{as_markdown(heads, lines)}"
+    return f"\n{f'The paper reports: {experiment.paper}'.strip()}\n\n{as_markdown(heads, lines)}"
 
 
 def published_cell(value: str | float | None) -> str:

@@ -1,4 +1,4 @@
-"""Data small enough to run every experiment in seconds: patterns in a file as Omniglot's."""
+"""Data small enough to run every experiment in seconds: patterns, in a file laid out as Omniglot's."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ CLASSES, TRAINING, IMAGES = 24, 12, 8
 
 
 def write_toy_data(folder: Path) -> dict[str, Path]:
-    """Write the data, always the same, and give where every data set of an experiment is.
+    """Write the data, which are always the same, and give the folder of each data set.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Training that takes no time: embeddings drawn by the recipe's seed and losses."""
+"""Training that takes no time: random embeddings that depend on the recipe's seed and losses."""
 
 import os
 import warnings
@@ -27,12 +27,12 @@ def evaluated(seed, spread):
 
 
 def spread_of(recipe):
-    """Say how much classes differ in width after training by a recipe."""
+    """Give how much classes differ in width after training with a recipe."""
     return (0.1 if recipe.loss.regularizer else 0.5) + (0.2 if recipe.loss.base["name"] == "arcface" else 0.0)
 
 
 class Trainer:
-    """In place of training: embeddings that depend on the recipe alone."""
+    """Trains nothing; writes an evaluation that depends only on the recipe."""
 
     def __init__(self, diverges=lambda recipe: False):
         self.trained, self.diverges = [], diverges
@@ -47,7 +47,7 @@ class Trainer:
 
 
 def note_process(recipe, folder, resume, quiet, workers, lock):
-    """In place of training in another process: leave which one it was."""
+    """Trains nothing; writes down the process it runs in."""
     recipe.save(folder / "recipe.yaml")
     (folder / "process.txt").write_text(f"{os.getpid()} {workers}")
     (folder / "evaluation.json").write_text("{}")

@@ -1,4 +1,4 @@
-"""OPIS by the calibration range: the numbers of separate evaluations, and the order they put models in."""
+"""OPIS by calibration range equals that of separate evaluations, and so does the order of the models."""
 
 import warnings
 from itertools import combinations
@@ -24,7 +24,7 @@ def opis_of(spread, far):
 
 
 def kendall(one, other):
-    """Pairs in the same order less those in another, of all."""
+    """The share of pairs in the same order minus the share in the opposite order."""
     signs = [np.sign((one[a] - one[b]) * (other[a] - other[b])) for a, b in combinations(range(len(one)), 2)]
     return np.sum(signs) / len(signs)
 
@@ -39,24 +39,24 @@ def test_every_range_has_the_opis_and_the_order_of_separate_evaluations(add, tmp
         found = [row for row in rows if [float(row["low"]), float(row["high"])] == far]
         expected = [opis_of(SPREADS[row["loss"], row["training"]], tuple(far)) for row in found]
         assert [float(row["opis"]) for row in found] == pytest.approx(expected)
-        assert [int(row["rank"]) for row in found] == [1 + sum(other < each for other in expected) for each in expected]
+        assert [int(row["rank"]) for row in found] == [1 + sum(other < opis for other in expected) for opis in expected]
         assert [float(row["tau"]) for row in found] == pytest.approx([kendall(expected, own)] * 4)
     text = tables_text("ranges", tmp_path / "results")
     assert "| setting | loss | training | 0.01 to 0.05 | 0.05 to 0.2 | 0.01 to 0.1 |" in text
     first = next(row for row in rows if row["loss"] == "smooth_ap")
     assert f"| {1e3 * float(first['opis']):.3g} ({first['rank']}) |" in text
     taus = [f"{kendall([opis_of(spread, tuple(far)) for spread in SPREADS.values()], own):.2f}" for far in RANGES]
-    assert f"| τ to 0.01 to 0.1 |  |  | {taus[0]} | {taus[1]} | 1.00 |" in text
+    assert f"| τ with 0.01 to 0.1 |  |  | {taus[0]} | {taus[1]} | 1.00 |" in text
 
 
 def test_orders_that_disagree_have_a_tau_below_one():
     opis = {(0.01, 0.1): [1.0, 2.0, 3.0], (0.1, 0.2): [1.0, 3.0, 2.0], (0.2, 0.3): [3.0, 2.0, 1.0]}
-    table = RangeScores("toy", [{"loss": each} for each in "abc"], (0.01, 0.1), opis)
-    assert [table.tau(far) for far in opis] == pytest.approx([1, 1 / 3, -1])
-    assert table.ranks((0.1, 0.2)) == [1, 3, 2]
+    scores = RangeScores("toy", [{"loss": loss} for loss in "abc"], (0.01, 0.1), opis)
+    assert [scores.tau(far) for far in opis] == pytest.approx([1, 1 / 3, -1])
+    assert scores.ranks((0.1, 0.2)) == [1, 3, 2]
 
 
-def test_a_range_without_pairs_enough_is_told_and_left_out(add, tmp_path):
+def test_a_range_with_too_few_pairs_is_reported_and_left_out(add, tmp_path):
     add("ranges", ranges=[[1e-6, 1e-5], [0.01, 0.05]])
     notes = []
     options = {"scale": "toy", "train": Trainer(), "report": notes.append}

@@ -1,4 +1,4 @@
-"""Timing of a step's parts: the step is the training loop's own, and times come to an epoch's."""
+"""Timing: a timed step is a step of the training loop, and times are scaled to an epoch."""
 
 from types import SimpleNamespace
 
@@ -40,19 +40,19 @@ def test_choices_take_turns_at_every_batch_and_the_first_ones_are_not_counted(mo
     order = []
 
     class Pretended:
-        def __init__(self, name, own):
-            self.name, self.own, self.feeding = name, own, "the same"
+        def __init__(self, name, seconds):
+            self.name, self.seconds, self.feeding = name, seconds, "the same"
             self.data = SimpleNamespace(train=SimpleNamespace(paths=None))
             self.fabric = SimpleNamespace(device=torch.device("cpu"))
             self.sampler = range(10)
 
         def batches(self, number):
-            return iter([(each, each) for each in range(number)])
+            return iter([(batch, batch) for batch in range(number)])
 
         def step(self, batch, labels):
             order.append((batch, self.name))
             early = 100.0 if batch < cost.WARM_UP else 0.0
-            return {"loss": early + self.own, "backbone": early + 2.0, "step": early + 3.0 + self.own + batch}
+            return {"loss": early + self.seconds, "backbone": early + 2.0, "step": early + 3.0 + self.seconds + batch}
 
     monkeypatch.setattr(cost, "seconds_of_feeding", lambda trainee, batches: 0.5)
     first, second = cost.time_together([Pretended("a", 1.0), Pretended("b", 1.5)], batches=3)
@@ -65,7 +65,7 @@ def test_choices_take_turns_at_every_batch_and_the_first_ones_are_not_counted(mo
 @pytest.mark.parametrize(
     ("device", "paths", "epoch"), [("cuda", ["a"], 30.0), ("cuda", None, 40.0), ("cpu", ["a"], 40.0)]
 )
-def test_files_are_decoded_beside_a_gpu_and_before_anything_else(device, paths, epoch):
+def test_decoding_files_overlaps_with_a_gpu_only(device, paths, epoch):
     trainee = SimpleNamespace(
         data=SimpleNamespace(train=SimpleNamespace(paths=paths)),
         fabric=SimpleNamespace(device=torch.device(device)),
@@ -74,7 +74,7 @@ def test_files_are_decoded_beside_a_gpu_and_before_anything_else(device, paths, 
     assert as_cost(trainee, [{"loss": 0.1, "backbone": 0.5, "step": 1.0}], 3.0).epoch == epoch
 
 
-def test_changes_are_those_of_each_repetition_against_the_same_choices_without(tmp_path):
+def test_times_are_compared_within_each_repetition(tmp_path):
     experiment = Experiment.model_validate(
         {
             "title": "a",

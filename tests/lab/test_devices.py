@@ -1,4 +1,4 @@
-"""Runs on several devices: trained by processes of their own, whose end is told here."""
+"""Runs on several devices are trained by other processes, whose errors are raised here."""
 
 import signal
 import subprocess
@@ -65,7 +65,7 @@ def test_what_stops_the_processes_is_raised_here(recipe, tmp_path, monkeypatch, 
     assert codes == [code]
 
 
-def test_processes_that_end_without_a_word_are_told(recipe, tmp_path, monkeypatch):
+def test_processes_that_end_without_an_error_message_are_reported(recipe, tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "run", lambda task, interrupted: -9)
     with pytest.raises(im.InputError, match="ended with code -9"):
         train_on_devices(recipe, tmp_path / "run", devices=2)

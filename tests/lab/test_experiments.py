@@ -1,4 +1,4 @@
-"""Experiments as files: every one can be read, every run of it is a recipe that can be used."""
+"""Experiments as files: every one can be read, and every run of it has a recipe that can be used."""
 
 import inspect
 from functools import cache
@@ -25,7 +25,7 @@ def runs_of(name, scale):
 
 
 @pytest.mark.parametrize(("name", "scale"), ALL)
-def test_every_run_of_every_experiment_is_a_recipe_whose_losses_can_be_made(name, scale):
+def test_every_run_of_every_experiment_has_a_recipe_whose_losses_can_be_made(name, scale):
     experiment = load_experiment(name)
     runs = runs_of(name, scale)
     assert runs
@@ -54,10 +54,10 @@ def test_every_experiment_can_be_tried_out_and_says_what_more_of_it_needs(name):
 @pytest.mark.parametrize("name", experiment_names())
 def test_columns_and_figures_of_every_experiment_are_known(name):
     experiment = load_experiment(name)
-    assert all(each in TITLES or each.startswith("recall@") for each in experiment.columns)
+    assert all(column in TITLES or column.startswith("recall@") for column in experiment.columns)
     for wanted in experiment.figures:
         kind = find_figure(wanted.figure)
-        assert kind.source != "search", "experiments of kind margins draw their own"
+        assert kind.source != "search", "experiments of kind margins draw it by themselves"
         assert set(wanted.options) <= set(inspect.signature(kind.draw).parameters)
         for axis, choices in wanted.runs.items():
             offered = {choice for plan in experiment.plans.values() for choice in plan.axes.get(axis, ())}
@@ -90,7 +90,7 @@ def test_a_setting_that_takes_long_may_have_fewer_seeds_unless_a_number_is_asked
 def test_only_leaves_out_the_combinations_that_fit_none_of_its_parts():
     axes = {"loss": ("a", "b", "c"), "training": ("plain", "tcm"), "batch": ("small", "large")}
     only = ({"loss": "a", "training": ["plain", "tcm"]}, {"loss": ["b", "c"], "batch": "large", "training": "tcm"})
-    kept = {tuple(each.values()) for each in combinations(Plan(settings=("toy",), axes=axes, only=only), "toy")}
+    kept = {tuple(chosen.values()) for chosen in combinations(Plan(settings=("toy",), axes=axes, only=only), "toy")}
     expected = {
         (loss, training, batch)
         for loss, training, batch in product("abc", ("plain", "tcm"), ("small", "large"))
@@ -98,12 +98,12 @@ def test_only_leaves_out_the_combinations_that_fit_none_of_its_parts():
     }
     assert kept == expected
     by_setting = Plan(settings=("one", "two"), axes=axes, only=({"setting": "one", "loss": "a"}, {"setting": "two"}))
-    assert [len(combinations(by_setting, each)) for each in ("one", "two")] == [4, 12]
+    assert [len(combinations(by_setting, setting)) for setting in ("one", "two")] == [4, 12]
     with pytest.raises(im.InputError, match="'lose'"):
         combinations(Plan(settings=("toy",), axes=axes, only=({"lose": "a"},)), "toy")
 
 
-def test_the_last_meaning_of_a_choice_whose_conditions_fit_counts():
+def test_the_last_meaning_of_a_choice_whose_conditions_fit_is_used():
     meanings = [Choice(changes=("epochs=1",)), Choice(changes=("epochs=2",), when={"loss": "arcface"})]
     setting = Setting(recipe="glyphs", choices={"training": {"plain": meanings}, "loss": {"arcface": [], "other": []}})
     shared = load_settings()[1]
@@ -114,13 +114,13 @@ def test_the_last_meaning_of_a_choice_whose_conditions_fit_counts():
 
 def test_margins_belong_to_experiments_that_search_them():
     margins = {"positive": [0.9], "negative": [0.5]}
-    with pytest.raises(ValueError, match="these go with kind margins"):
+    with pytest.raises(ValueError, match="only kind margins has them"):
         Experiment.model_validate({"title": "a", "plans": {"toy": {"settings": ["toy"], "margins": margins}}})
     with pytest.raises(ValueError, match="has no margins"):
         Experiment.model_validate({"title": "a", "kind": "margins", "plans": {"toy": {"settings": ["toy"]}}})
 
 
-def test_unknown_names_are_told(add):
+def test_unknown_names_are_refused(add):
     add("losses")
     with pytest.raises(im.InputError, match="did you mean 'losses'"):
         load_experiment("loses")
@@ -130,7 +130,7 @@ def test_unknown_names_are_told(add):
         find_settings(Plan(settings=("toys",)), None, {})
 
 
-def test_all_data_that_are_missing_are_named_at_once_with_what_is_needed_besides(add):
+def test_all_missing_data_are_named_at_once_with_what_else_is_needed(add):
     plan = Plan(settings=("birds", "toy", "cars"), needs="eight GPUs\n for a week")
     with pytest.raises(im.InputError) as raised:
         find_settings(plan, None, {"patterns": Path("somewhere")})

@@ -1,4 +1,4 @@
-"""Features of a frozen network: where they are computed, and which divisions of the classes are refused."""
+"""Features of a frozen network: where they are computed, and which splits of the classes are refused."""
 
 from types import SimpleNamespace
 
@@ -14,7 +14,7 @@ from lab.features import make_features
 
 @pytest.fixture
 def embedded(monkeypatch):
-    """Have no network, but a note on where it would have been."""
+    """Replace the network; give the devices it would have been on."""
     seen = []
     network = SimpleNamespace(to=lambda device: seen.append(device) or network, channels_last=lambda: network)
 
@@ -51,16 +51,16 @@ def test_parts_with_other_classes_are_refused_where_all_must_be_in_both(tmp_path
     def make(closed):
         make_features("birds", images, tmp_path / "made", {}, lambda sentence: None, closed)
 
-    sentence = "2 of 3 classes are in one part alone, the first is 'robin'"
+    sentence = "2 of 3 classes are in one part only, the first is 'robin'"
     with pytest.raises(im.InputError, match=sentence):
         make(closed=True)
     assert embedded == []  # before the hours that it takes
     make(closed=False)
     with pytest.raises(im.InputError, match=sentence):
-        make(closed=True)  # another setting has made them
+        make(closed=True)  # computed by another setting
 
 
-def test_a_setting_says_so_of_features_alone():
-    with pytest.raises(ValueError, match="closed is of features whose split is given"):
+def test_closed_is_for_features_with_a_given_split():
+    with pytest.raises(ValueError, match="closed is for features with split: given"):
         Setting(recipe="cub-lite0", data="cub", features={}, closed=True)
     assert Setting(recipe="cub-lite0", data="cub", features={}, split="given", closed=True).closed

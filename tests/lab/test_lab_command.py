@@ -1,4 +1,4 @@
-"""The command `python -m lab`: what it refuses, lists and runs."""
+"""The command `python -m lab`: what it refuses, lists, runs and prints."""
 
 import pytest
 from pretended_training import Trainer
@@ -65,7 +65,7 @@ def test_the_papers_scale_says_first_what_it_needs(add, tmp_path):
     assert said[0] == "losses at the paper's scale needs eight GPUs"
 
 
-def test_all_goes_on_after_what_cannot_be_run_and_names_it_at_the_end(run_lab, add, tmp_path, monkeypatch):
+def test_all_continues_after_a_failure_and_names_it_at_the_end(run_lab, add, tmp_path, monkeypatch):
     add("birds", plans={"small": {"settings": ["birds"]}})
     add("losses", plans={"small": {"settings": ["toy"], "axes": {"loss": ["smooth_ap"]}}})
     add("tried", plans={"toy": {"settings": ["toy"]}})

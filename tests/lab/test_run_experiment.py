@@ -1,4 +1,4 @@
-"""From an experiment to its tables: what is trained, what is not trained again, and the numbers that come out."""
+"""From an experiment to its tables: what is trained, what is not trained again, and the numbers in the results."""
 
 import json
 import shutil
@@ -49,10 +49,10 @@ def test_every_run_is_trained_once_and_found_again(made, tmp_path):
 def test_rows_are_means_over_seeds_and_differences_those_of_compare_seeds(made):
     row = row_of(made.rows, loss="smooth_ap", training="tcm")
     plain, tcm = ([evaluated(seed, spread) for seed in range(3)] for spread in (0.5, 0.1))
-    assert row["opis"] == pytest.approx(np.mean([each.opis for each in tcm]))
-    assert row["opis deviation"] == pytest.approx(np.std([each.opis for each in tcm], ddof=1))
-    assert row["recall@1 lowest"] == min(each.recall_at_k[1] for each in tcm)
-    expected = next(each for each in compare_seeds(plain, tcm) if each.score == "opis")
+    assert row["opis"] == pytest.approx(np.mean([evaluation.opis for evaluation in tcm]))
+    assert row["opis deviation"] == pytest.approx(np.std([evaluation.opis for evaluation in tcm], ddof=1))
+    assert row["recall@1 lowest"] == min(evaluation.recall_at_k[1] for evaluation in tcm)
+    expected = next(difference for difference in compare_seeds(plain, tcm) if difference.score == "opis")
     assert (row["opis change"], row["opis p"]) == (expected.change.value, expected.p_value)
     assert row["against"] == "smooth_ap+plain"
     assert "opis change" not in row_of(made.rows, loss="smooth_ap", training="plain")
@@ -61,7 +61,8 @@ def test_rows_are_means_over_seeds_and_differences_those_of_compare_seeds(made):
 def test_tables_hold_the_rows_in_every_form(made):
     *table, empty, note = tables_text("losses", made.folder / "results").splitlines()
     assert len(table) == len(made.rows) + 2
-    assert (empty, note[:25]) == ("", "Changes are against plain")
+    assert empty == ""
+    assert note.startswith("Changes compare with plain; ")
     assert all(line.count("|") == table[0].count("|") for line in table)
     row = row_of(made.rows, loss="smooth_ap", training="tcm")
     line = next(line for line in table if "| smooth_ap | tcm |" in line)
@@ -92,7 +93,7 @@ def test_every_run_has_its_scores_and_its_recipe_without_the_folder_of_the_data(
     assert text.count("optimizer:") == 1  # in the first recipe, which the others refer to
 
 
-def test_rows_of_seeds_stand_above_their_mean_and_deviation(add, tmp_path):
+def test_rows_of_single_seeds_are_above_their_mean_and_deviation(add, tmp_path):
     add("seeds", rows="seeds", columns=["opis"], against={"training": "plain"})
     run_experiment("seeds", tmp_path / "runs", tmp_path / "results", scale="toy", seeds=3, train=Trainer())
     table = tables_text("seeds", tmp_path / "results").split("\n\n")[0]
@@ -106,12 +107,12 @@ def test_rows_of_seeds_stand_above_their_mean_and_deviation(add, tmp_path):
     assert r"$\pm$" in tables_text("seeds", tmp_path / "results", "latex")
 
 
-def test_the_papers_rows_stand_below_the_table_alone(add, tmp_path):
+def test_the_papers_rows_are_below_the_markdown_table_only(add, tmp_path):
     published = [{"loss": "ProxyNCA", "OPIS": 0.38e-3}, {"loss": "a|b", "recall@1": 63.1, "change": -1.5, "more": None}]
     add("losses", published=published, paper="Table 9: losses")
     run_experiment("losses", tmp_path / "runs", tmp_path / "results", scale="toy", seeds=1, train=Trainer())
     assert tables_text("losses", tmp_path / "results").split("\n\n", 1)[1] == (
-        "The paper has: Table 9: losses\n\n"
+        "The paper reports: Table 9: losses\n\n"
         "| loss | OPIS | recall@1 | change | more |\n"
         "| --- | --- | --- | --- | --- |\n"
         "| ProxyNCA | 3.8e-4 |  |  |  |\n"
@@ -130,12 +131,12 @@ def test_seeds_that_diverged_are_left_out_on_both_sides(add, tmp_path):
     row = row_of(rows, loss="smooth_ap", training="tcm")
     assert row["seeds"] == 2
     plain, tcm = ([evaluated(seed, spread) for seed in (1, 2)] for spread in (0.5, 0.1))
-    expected = next(each for each in compare_seeds(plain, tcm) if each.score == "opis")
+    expected = next(difference for difference in compare_seeds(plain, tcm) if difference.score == "opis")
     assert row["opis change"] == expected.change.value
     assert "note: toy/smooth_ap+tcm/seed-0 has no scores, the loss is nan by step 3" in notes
 
 
-def test_a_finished_run_of_another_recipe_is_refused(made):
+def test_a_finished_run_with_another_recipe_is_refused(made):
     path = made.folder / "runs" / "toy" / "smooth_ap+tcm" / "seed-1" / "recipe.yaml"
     before = load_recipe(path)
     load_recipe(path, ["optimizer.learning_rate=0.5"]).save(path)
@@ -144,7 +145,7 @@ def test_a_finished_run_of_another_recipe_is_refused(made):
     before.save(path)
 
 
-def test_a_run_that_was_stopped_before_anything_was_kept_begins_again(made):
+def test_a_run_that_was_stopped_before_anything_was_saved_begins_again(made):
     folder = made.folder / "runs" / "toy" / "smooth_ap+tcm" / "seed-1"
     shutil.rmtree(folder)
     folder.mkdir()
@@ -201,7 +202,7 @@ def test_what_diverged_is_trained_again_with_other_settings_only(add, tmp_path, 
     assert not (path / "diverged.json").exists()
 
 
-def test_seconds_of_a_run_that_went_on_after_a_kill_are_not_known(add, tmp_path):
+def test_seconds_of_a_run_that_continued_after_a_kill_are_unknown(add, tmp_path):
     add("losses")
     options = {"scale": "toy", "seeds": 1, "train": Trainer()}
     run_experiment("losses", tmp_path / "runs", tmp_path / "results", **options)
@@ -211,7 +212,7 @@ def test_seconds_of_a_run_that_went_on_after_a_kill_are_not_known(add, tmp_path)
         (folder / "seconds.json").unlink()
         (folder / "checkpoints").mkdir()
         (folder / "checkpoints" / "step-000000003.ckpt").touch()
-        if before:  # it was stopped in order
+        if before:  # it was stopped properly
             (folder / "seconds.json").write_text(json.dumps({"seconds": before}))
     seen = []
 
@@ -220,16 +221,16 @@ def test_seconds_of_a_run_that_went_on_after_a_kill_are_not_known(add, tmp_path)
             seen.append((folder / "seconds.json").exists())
             super().__call__(recipe, folder, **rest)
 
-    for train in (Watching(), Trainer()):  # found again, it is as little known
+    for train in (Watching(), Trainer()):  # unknown as well when the run is found finished
         run_experiment("losses", tmp_path / "runs", tmp_path / "results", **{**options, "train": train})
         seconds = seconds_of(tmp_path / "results" / "losses")
         assert seconds["smooth_ap", "tcm"] == ""
         assert 1000 < float(seconds["arcface", "tcm"]) < 1100
         assert 0 < float(seconds["smooth_ap", "plain"]) < 100
-    assert seen == [False, False]  # a second kill would leave a time that is too short
+    assert seen == [False, False]  # after a second kill the time would be too short
 
 
-def test_an_unfinished_run_goes_on_after_its_data_have_moved(add, tmp_path):
+def test_an_unfinished_run_continues_after_its_data_have_moved(add, tmp_path):
     class Claiming(Trainer):
         def __call__(self, recipe, folder, resume, **rest):
             claim(RunFolder(folder), recipe, resume)
@@ -250,7 +251,7 @@ def test_an_unfinished_run_goes_on_after_its_data_have_moved(add, tmp_path):
         run_experiment("losses", tmp_path / "moved", tmp_path / "results", scale="toy", seeds=1, train=second)
 
 
-def test_latex_has_no_letter_that_it_cannot_set():
+def test_latex_has_only_characters_that_it_can_set():
     text = as_latex(["m⁺", "m⁻", "OPIS ×1e-3"], [["1–2", "−3 ± 1", "R² 5′ a^b~c\\d {50%}"]])
     assert text.isascii()
     assert "m$^+$ & m$^-$ & OPIS $\\times$1e-3" in text

@@ -1,4 +1,4 @@
-"""Every experiment, end to end: trained for real on patterns, with its tables and figures."""
+"""Every experiment runs end to end: it trains on patterns, and writes its tables and figures."""
 
 from lab.experiment import experiment_names, load_experiment
 from lab.files import read_csv
@@ -6,7 +6,7 @@ from lab.results_folder import read_recipes
 from lab.tables import tables_text
 
 
-def test_every_experiment_is_trained_and_leaves_its_tables_and_figures(run_lab, tmp_path):
+def test_every_experiment_trains_and_writes_its_tables_and_figures(run_lab, tmp_path):
     code, out, err = run_lab(
         *("all", "--scale", "toy", "--seeds", 1),
         *("--output", tmp_path / "runs", "--results", tmp_path / "results"),
