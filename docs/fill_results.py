@@ -1,20 +1,21 @@
-"""Write the tables of docs/results.md and of the README from results/*/table.csv: no number is copied by hand.
+"""Fill the tables of docs/results.md and README.md from results/*/table.csv, so that no number is copied by hand.
 
     python docs/fill_results.py
 
-A table stands between two comments, of which the first says what it shows:
+A table is between two comments. The first one says what it shows:
 
     <!-- table: base-losses setting=cub-heads rows=loss across=training:plain,tcm columns=recall@1,opis -->
     <!-- end -->
 
-`rows` are the axes whose choices are rows, `across` an axis and the choices of it that stand beside each other: the
-first with its scores, the others with their changes and 95% intervals against it. Without `across` every row has its
-scores and their changes. Times, as `loss` and `epoch` of the experiment `cost`, have the range of their measurements in
-brackets. Other settings, such as `setting=` and `loss=`, choose among the rows of the file, with commas
-several.
+`rows` lists the axes whose choices are rows. `across` names an axis and the choices of it that are columns: the first
+with its scores, the others with their changes from the first and 95% confidence intervals. Without `across` every row
+has its scores and their changes. Times, such as `loss` and `epoch` of the experiment `cost`, have the range of their
+measurements in brackets. Other settings, such as `setting=` and `loss=`, select rows of the file; commas separate
+several values.
 
-`glance` is a table of many experiments: what choices of the training change in one column, by loss and setting, and in
-how many cases measurably. A loss that several of the experiments have in a setting is taken from the first of them.
+`glance` is a table of several experiments: how much some choices of the training change one score, by loss and setting,
+and how many of the changes are statistically significant, that is, have a 95% confidence interval without zero. A loss
+that several of the experiments have in a setting is taken from the first of them.
 
     <!-- table: glance of=base-losses/cub-heads,convergence/omniglot training=tcm,alignment column=opis -->
     <!-- end -->
@@ -26,147 +27,174 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the lab is not installed
 
+from isomargin.measure.settings import Settings
 from lab.files import read_csv
-from lab.score_text import THOUSANDTHS, change_text, unit
+from lab.score_text import NOTHING, change_text, score_of, unit
 from lab.table_text import as_markdown
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "docs" / "results.md", ROOT / "README.md")
 TABLE = re.compile(r"<!-- table: (?P<name>\S+) (?P<settings>[^>]*?) -->\n(?P<old>.*?)<!-- end -->", re.S)
-Cases = dict[tuple[str, str], dict[str, dict[str, str]]]
+Row = dict[str, str]
+Cases = dict[tuple[str, str], dict[str, Row]]
 """By setting and loss, the rows of its trainings."""
-NAMES = {
+LOSSES = {
     "proxy_nca": "ProxyNCA",
     "arcface": "ArcFace",
     "smooth_ap": "Smooth-AP",
     "recall_at_k": "RS@k",
     "proxy_anchor": "ProxyAnchor",
     "soft_triple": "SoftTriple",
+}
+"""In the order of the paper."""
+NAMES = {
+    **LOSSES,
     "tcm": "TCM",
     "both": "alignment and TCM",
-    "lower_rate": "lower rate",
-    "opis": "OPIS",
-    "debiased_opis": "OPIS without noise",
-    "epsilon_opis": "10%-OPIS",
-    "far_threshold_spread": "threshold spread",
-    "frr_threshold_spread": "FRR threshold spread",
-    "calibration_low": "distance at 1% FAR",
-    "calibration_high": "distance at 10% FAR",
     "tcm_by_weight": "TCM",
     "alignment_by_weight": "alignment",
     "tcm_by_share": "TCM by a share",
     "alignment_by_share": "alignment by a share",
+    # Shorter than the scores' own titles; the page explains them.
+    "debiased_opis": "OPIS without noise",
+    "far_threshold_spread": "threshold spread",
+    "frr_threshold_spread": "FRR threshold spread",
+    "calibration_low": "distance at 1% FAR",
+    "calibration_high": "distance at 10% FAR",
 }
 
 
 def name(text: str) -> str:
-    """Give a choice or a column as a reader knows it."""
-    return NAMES.get(text, text.replace("_", " "))
+    """Give the name of a choice or a column that readers know."""
+    score = score_of(text)
+    return NAMES.get(text) or (text.replace("_", " ") if score is None else score.title_for(Settings()))
 
 
-def score(row: dict[str, str], column: str) -> str:
-    """Write a score."""
+def score_cell(row: Row, column: str) -> str:
+    """Write a score, or a time."""
     if f"{column} seconds" in row:
         return f"{float(row[f'{column} seconds']):.3g} s"
     value = unit(column) * float(row[column])
-    if column in THOUSANDTHS:
+    if unit(column) == 1e3:
         return f"{value:.3g}e-3"
-    return f"{value:.1f}%" if column.startswith("recall@") else f"{value:.3g}"
+    return f"{value:.1f}%" if unit(column) == 100 else f"{value:.3g}"
 
 
-def read(experiment: str, wanted: dict[str, str]) -> list[dict[str, str]]:
+def read(experiment: str, wanted: dict[str, str]) -> list[Row]:
     """Read the rows of an experiment that have the wanted choices."""
     return [
         row
         for row in read_csv(ROOT / "results" / experiment / "table.csv")
-        if all(row[each] in wanted.get(each, row[each]).split(",") for each in row)
+        if all(value in wanted.get(column, value).split(",") for column, value in row.items())
     ]
 
 
 def table(experiment: str, wanted: dict[str, str]) -> str:
-    """Make a table."""
+    """Make a table of one experiment."""
     rows = read(experiment, wanted)
-    by, columns = wanted["rows"].split(","), wanted["columns"].split(",")
-    axis, _, listed = wanted.get("across", "").partition(":")
-    choices = listed.split(",") if listed else [""]
-    heads = [*by]
-    for number, choice in enumerate(choices):
-        heads += [f"{name(choice)}: {name(column)}" if choice else name(column) for column in columns]
-        if not choice and number == 0:
-            heads += [f"{name(column)} change" for column in columns if any(change_text(row, column) for row in rows)]
+    axes, columns = wanted["rows"].split(","), wanted["columns"].split(",")
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[axis] for axis in axes), []).append(row)
+    if "across" in wanted:
+        axis, _, choices = wanted["across"].partition(":")
+        heads, cells = across_table(groups, axis, choices.split(","), columns)
+    else:
+        heads, cells = plain_table(groups, columns)
+    names = [[name(choice) for choice in key] for key in groups]
+    return as_markdown([*axes, *heads], [[*begin, *line] for begin, line in zip(names, cells, strict=True)])
+
+
+Cells = tuple[list[str], list[list[str]]]
+"""Heads and lines."""
+
+
+def across_table(groups: dict[tuple[str, ...], list[Row]], axis: str, choices: list[str], columns: list[str]) -> Cells:
+    """Give the scores of the first choice of an axis, and the changes of the others."""
+    heads = [f"{name(choice)}: {name(column)}" for choice in choices for column in columns]
     lines = []
-    for key in dict.fromkeys(tuple(row[each] for each in by) for row in rows):
-        same = [row for row in rows if tuple(row[each] for each in by) == key]
-        cells = [name(each) for each in key]
-        for number, choice in enumerate(choices):
-            (row,) = (each for each in same if not choice or each[axis] == choice)
-            cells += [score(row, each) if number == 0 else change_text(row, each) for each in columns]
-            if not choice:
-                cells += [change_text(row, each) for each in columns if any(change_text(every, each) for every in rows)]
-        lines.append(cells)
-    return as_markdown(heads, lines)
+    for rows in groups.values():
+        line = []
+        for choice in choices:
+            (chosen,) = (row for row in rows if row[axis] == choice)
+            cell = score_cell if choice == choices[0] else change_text
+            line += [cell(chosen, column) for column in columns]
+        lines.append(line)
+    return heads, lines
+
+
+def plain_table(groups: dict[tuple[str, ...], list[Row]], columns: list[str]) -> Cells:
+    """Give the scores of every row, and their changes where there are any."""
+    rows = [row for (row,) in groups.values()]
+    changed = [column for column in columns if any(change_text(row, column) for row in rows)]
+    heads = [*(name(column) for column in columns), *(f"{name(column)} change" for column in changed)]
+    lines = [
+        [*(score_cell(row, column) for column in columns), *(change_text(row, column) for column in changed)]
+        for row in rows
+    ]
+    return heads, lines
 
 
 def read_cases(sources: str, trainings: str) -> Cases:
-    """Read the rows of trainings by loss and setting, of experiments and settings as in `base-losses/cub-heads`."""
+    """Read the rows of trainings by setting and loss, from sources such as `base-losses/cub-heads,splits/cub-heads`."""
     cases: Cases = {}
     for source in sources.split(","):
         experiment, setting = source.split("/")
-        here: Cases = {}
+        new: Cases = {}
         for row in read(experiment, {"setting": setting, "training": trainings}):
-            here.setdefault((setting, row["loss"]), {})[row["training"]] = row
-        cases = {**here, **cases}
+            new.setdefault((setting, row["loss"]), {})[row["training"]] = row
+        cases = {**new, **cases}
     return cases
 
 
 def losses_of(cases: Cases) -> list[str]:
     """List the losses of cases, in the order of the paper."""
-    return [each for each in NAMES if any(each == loss for _, loss in cases)]
+    return [loss for loss in LOSSES if any(loss == other for _, other in cases)]
 
 
 def glance(wanted: dict[str, str]) -> str:
-    """Make a table of what trainings change in all cases of a loss and a setting, and count the measurable changes."""
+    """Make a table of several experiments: the changes of a score by loss and setting, and how many are significant."""
     trainings, column = wanted["training"].split(","), wanted["column"]
     cases = read_cases(wanted["of"], wanted["training"])
     settings = list(dict.fromkeys(source.split("/")[1] for source in wanted["of"].split(",")))
-    losses = losses_of(cases)
-    heads = ["loss", *(f"{setting}: {name(each)}" for setting in settings for each in trainings)]
+    heads = ["loss", *(f"{setting}: {name(training)}" for setting in settings for training in trainings)]
     lines = []
-    for loss in losses:
-        cells = [brief(cases.get((here, loss), {}).get(each), column) for here in settings for each in trainings]
-        lines.append([name(loss), *cells])
-    signs = {each: [sign(rows[each], column) for rows in cases.values() if each in rows] for each in trainings}
-    counts = [
-        f"with {name(each)} {found.count(-1)} of {len(found)} are measurably lower and {found.count(1)} higher"
-        for each, found in signs.items()
-    ]
+    for loss in losses_of(cases):
+        rows = [cases.get((setting, loss), {}).get(training) for setting in settings for training in trainings]
+        lines.append([name(loss), *(change_without_interval(row, column) for row in rows)])
+    counts = []
+    for training in trainings:
+        signs = [sign(rows[training], column) for rows in cases.values() if training in rows]
+        counts.append(
+            f"with {name(training)} {signs.count(-1)} of {len(signs)} are measurably lower and {signs.count(1)} higher"
+        )
     title = f"{name(column)[0].upper()}{name(column)[1:]}"
     return f"{as_markdown(heads, lines)}\n{title}, of all cases: {'; '.join(counts)}.\n"
 
 
-def brief(row: dict[str, str] | None, column: str) -> str:
-    """Write a change without its interval, bold where that excludes zero; a dash where there is none."""
+def change_without_interval(row: Row | None, column: str) -> str:
+    """Write a change without its interval, in bold where the interval excludes zero; a dash where there is none."""
     if row is None:
-        return "–"
+        return NOTHING
     text = change_text(row, column).partition(" (")[0]
     return f"**{text}**" if sign(row, column) else text
 
 
-def sign(row: dict[str, str], column: str) -> int:
-    """Tell whether a change is measurably down (-1) or up (1)."""
+def sign(row: Row, column: str) -> int:
+    """Tell whether a change is significantly down (-1), up (1) or neither (0)."""
     kind = "change" if row.get(f"{column} change") else "difference"
     low, high = (float(row[f"{column} {kind} {end}"]) for end in ("low", "high"))
     return (low > 0) - (high < 0)
 
 
 def filled(page: str) -> str:
-    """Give the page with its tables made anew."""
+    """Give a page with its tables filled in again."""
 
     def fill(found: re.Match[str]) -> str:
-        wanted = dict(each.split("=", 1) for each in found["settings"].split())
+        wanted = dict(setting.split("=", 1) for setting in found["settings"].split())
         head = found[0][: found[0].index("-->") + 4]
-        made = glance(wanted) if found["name"] == "glance" else table(found["name"], wanted)
-        return f"{head}{made}<!-- end -->"
+        text = glance(wanted) if found["name"] == "glance" else table(found["name"], wanted)
+        return f"{head}{text}<!-- end -->"
 
     return TABLE.sub(fill, page)
 

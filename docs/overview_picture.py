@@ -1,4 +1,4 @@
-"""Draws docs/images/overview.png, what TCM and the class alignment change in OPIS, from results/*/table.csv.
+"""Draws docs/images/overview.png, how TCM and the class alignment change OPIS, from results/*/table.csv.
 
 python docs/overview_picture.py
 """
@@ -30,7 +30,7 @@ RANGE = (-0.68, 0.58)  # of the changes that are shown
 
 @styled
 def draw() -> Figure:
-    """Draw a row of panels for the usual training and one for three times as much, a panel a setting."""
+    """Draw one panel per setting: one row for the usual training, one for three times the training."""
     figure, axes = panels(2, 4, 2.6, 2.3)
     losses = fill_results.losses_of(fill_results.read_cases(USUAL, "tcm"))
     handles: list[Any] = []
@@ -50,7 +50,7 @@ def draw() -> Figure:
 
 
 def draw_setting(panel: Axes, cases: dict[str, dict[str, dict[str, str]]], losses: list[str]) -> list[Any]:
-    """Draw the changes of OPIS in one setting, a line a loss; hollow where the interval holds zero."""
+    """Draw the changes of OPIS in one setting, one line per loss; hollow where the interval includes zero."""
     handles = []
     for offset, (training, look) in zip((-0.16, 0.16), LOOKS.items(), strict=True):
         for loss, rows in cases.items():

@@ -5,43 +5,38 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from isomargin.measure.seed_comparison import FAR_SPREAD, FRR_SPREAD
+from isomargin.measure.scores.registry import SCORES, Score, find_score
+from isomargin.measure.settings import Settings
 
-TITLES = {
-    "opis": "OPIS ×1e-3",
-    "debiased_opis": "OPIS without noise ×1e-3",
-    "epsilon_opis": "10%-OPIS ×1e-3",
-    "relative_opis": "OPIS / sq. disutility",
-    "mean_utility": "mean utility",
-    "eer": "EER %",
-    "map_at_r": "MAP@R %",
-    FAR_SPREAD: "threshold spread",
-    FRR_SPREAD: "FRR threshold spread",
-    "seconds": "seconds a run",
-}
-THOUSANDTHS = ("opis", "debiased_opis", "epsilon_opis")
-SHARES = ("eer", "map_at_r", "mean_utility")
+FACTORS = {"squared_utility": 1e3, "rate": 100.0}
+"""By unit, what scores are multiplied by before they are written; other units are written as they are."""
+SUFFIXES = {"squared_utility": " ×1e-3", "rate": " %"}
 NOTHING = "–"
 
 
-def title(column: str) -> str:
-    """Name a column.
+def score_of(column: str) -> Score | None:
+    """Give the score that a column holds; None where it holds something else, such as seconds."""
+    return find_score(column) if column in SCORES or column.startswith("recall@") else None
 
-    >>> title("opis"), title("recall@1")
-    ('OPIS ×1e-3', 'recall@1 %')
+
+def title(column: str) -> str:
+    """Name a column, with its unit.
+
+    >>> title("opis"), title("epsilon_opis"), title("recall@1"), title("calibration_low")
+    ('OPIS ×1e-3', '10%-OPIS ×1e-3', 'recall@1 %', 'calibration_low')
     """
-    return TITLES.get(column, f"{column} %")
+    score = score_of(column)
+    return column if score is None else score.title_for(Settings()) + SUFFIXES.get(score.unit, "")
 
 
 def unit(column: str) -> float:
-    """Give the factor that a score is multiplied by before it is written.
+    """Give the factor that a column is multiplied by before it is written.
 
     >>> unit("opis"), unit("recall@1"), unit("far_threshold_spread")
     (1000.0, 100.0, 1.0)
     """
-    if column in THOUSANDTHS:
-        return 1e3
-    return 100.0 if column.startswith("recall@") or column in SHARES else 1.0
+    score = score_of(column)
+    return 1.0 if score is None else FACTORS.get(score.unit, 1.0)
 
 
 def score_text(row: Mapping[str, str], name: str, score: str | None = None) -> str:

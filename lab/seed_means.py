@@ -12,7 +12,8 @@ import numpy as np
 
 from isomargin.measure.comparison import Difference
 from isomargin.measure.evaluation import Evaluation
-from isomargin.measure.seed_comparison import FAR_SPREAD, FRR_SPREAD, compare_seeds
+from isomargin.measure.scores import registry
+from isomargin.measure.seed_comparison import compare_seeds
 from lab.experiment import Experiment
 from lab.plan import PlannedRun, base_of
 
@@ -61,21 +62,10 @@ class Row:
 
 
 def scores_of(evaluation: Evaluation) -> dict[str, float]:
-    """Give every score of an evaluation that results store, by column."""
-    scores = {
-        "opis": evaluation.opis,
-        "debiased_opis": evaluation.debiased_opis,
-        "epsilon_opis": evaluation.epsilon_opis,
-        "relative_opis": evaluation.relative_opis,
-        "mean_utility": evaluation.mean_utility,
-        "eer": evaluation.eer,
-        "map_at_r": evaluation.map_at_r,
-        FAR_SPREAD: evaluation.far_threshold_spread.relative_deviation,
-        FRR_SPREAD: evaluation.frr_threshold_spread.relative_deviation,
-        "calibration_low": evaluation.calibration_range[0],
-        "calibration_high": evaluation.calibration_range[1],
-    }
-    return scores | {f"recall@{k}": value for k, value in evaluation.recall_at_k.items()}
+    """Give every score of an evaluation, and the calibration range, by column."""
+    low, high = evaluation.calibration_range
+    scores = {name: score.read(evaluation) for name, score in registry.scores_of(evaluation).items()}
+    return {**scores, "calibration_low": low, "calibration_high": high}
 
 
 def grouped(runs: Sequence[PlannedRun]) -> dict[Key, list[PlannedRun]]:
