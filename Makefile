@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test reproduce-smoke browser lint format bench clean
+.PHONY: demo test reproduce-smoke results-page browser lint format bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/isomargin demo --report
@@ -12,10 +12,15 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist loadgroup
 
-# Every experiment of the lab, end to end, on data small enough for a minute: that each still runs, not what comes out.
+# Every experiment of lab/, end to end, on data small enough for a minute: shows that each one runs, not what it finds.
 reproduce-smoke: $(VENV)/.installed
 	rm -rf runs/smoke
 	$(BIN)/python -m lab all --scale toy --output runs/smoke --results runs/smoke/results
+
+# Fills the tables of docs/results.md and README.md, and draws their overview, from results/.
+results-page: $(VENV)/.installed
+	$(BIN)/python docs/fill_results.py
+	$(BIN)/python docs/overview_picture.py
 
 # The report is tested in a browser; without one those tests are skipped and say so.
 browser:

@@ -1,6 +1,7 @@
 """OPIS by calibration range equals that of separate evaluations, and so does the order of the models."""
 
 import warnings
+from functools import cache
 from itertools import combinations
 
 import numpy as np
@@ -17,6 +18,7 @@ RANGES = [[0.01, 0.05], [0.05, 0.2]]
 SPREADS = {("smooth_ap", "plain"): 0.5, ("smooth_ap", "tcm"): 0.1, ("arcface", "plain"): 0.7, ("arcface", "tcm"): 0.3}
 
 
+@cache
 def opis_of(spread, far):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
