@@ -1,11 +1,7 @@
-"""The heat maps of a search: the command draws them, training knows nothing of figures."""
-
-import ast
-from pathlib import Path
+"""The heat maps of a search, which the command draws."""
 
 from PIL import Image
 
-import isomargin.training
 from isomargin import figures
 from isomargin.training.tuned import TunedRun
 from training.runs import tiny
@@ -26,10 +22,3 @@ def test_maps_are_drawn_with_runs_that_have_no_scores(tmp_path):
     figures.save(figures.margins_grid(rows, 0.01), tmp_path / "tune.png")
     with Image.open(tmp_path / "tune.png") as image:
         assert image.format == "PNG"
-
-
-def test_training_imports_no_figures():
-    for path in Path(isomargin.training.__file__).parent.glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
-            assert not module.startswith("isomargin.figures"), f"{path.name} imports {module}"

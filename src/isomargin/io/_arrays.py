@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy.typing as npt
 from isomargin.core.errors import InputError
 from isomargin.core.files import atomic_write, atomic_writes
 from isomargin.core.memory import check_memory
-from isomargin.io._common import UNPACKED, Vectors, as_numpy, check_keys, check_shapes
+from isomargin.io._common import IDS, UNPACKED, Vectors, as_numpy, check_keys, check_shapes
 
 _MAGIC = b"\x93NUMPY"
 
@@ -36,8 +37,11 @@ def _objects_refused(path: Path, name: str) -> InputError:
     )
 
 
-def read_npz(path: Path, embeddings_key: str, labels_key: str | None) -> tuple[Any, Any]:
-    """Read two arrays of an archive. What their headers say is checked before anything is unpacked."""
+def read_npz(path: Path, embeddings_key: str, labels_key: str | None) -> tuple[Any, Any, Any]:
+    """Read two arrays of an archive, and `ids` if it is there.
+
+    What their headers say is checked before anything is unpacked.
+    """
     _check_magic(path, b"PK", "numpy.savez")
     with np.load(path, allow_pickle=False) as archive:
         check_keys(path, archive.files, embeddings_key, labels_key)
@@ -47,8 +51,15 @@ def read_npz(path: Path, embeddings_key: str, labels_key: str | None) -> tuple[A
             check_shapes(*headers)
         except InputError as error:
             raise InputError(f"{path}: {error}") from error
+        has_ids = False
+        if IDS in archive.files:
+            with suppress(InputError):  # Python objects, or no array: not ids that this package wrote
+                ids_header = _read_header(path, archive.zip, IDS, IDS)
+                has_ids = ids_header.shape == headers[0].shape[:1]
+                headers += [ids_header] if has_ids else []
         check_memory(sum(header.nbytes for header in headers), str(path), UNPACKED)
-        return archive[embeddings_key], None if labels_key is None else archive[labels_key]
+        labels = None if labels_key is None else archive[labels_key]
+        return archive[embeddings_key], labels, archive[IDS] if has_ids else None
 
 
 def _read_header(path: Path, archive: zipfile.ZipFile, name: str, key: str) -> npt.NDArray[Any]:
@@ -70,10 +81,11 @@ def _read_header(path: Path, archive: zipfile.ZipFile, name: str, key: str) -> n
     return np.broadcast_to(np.zeros((), dtype), shape)
 
 
-def write_npz(path: Path, vectors: Vectors, labels: npt.NDArray[Any]) -> None:
-    """Write the arrays `embeddings` and `labels`, not compressed."""
+def write_npz(path: Path, vectors: Vectors, labels: npt.NDArray[Any], ids: npt.NDArray[Any] | None) -> None:
+    """Write the arrays `embeddings`, `labels` and, where there are any, `ids`, not compressed."""
+    more: dict[str, Any] = {} if ids is None else {IDS: ids}
     with atomic_write(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, embeddings=as_numpy(vectors), labels=labels)
+        np.savez(file, embeddings=as_numpy(vectors), labels=labels, **more)
 
 
 def read_npy_array(path: Path, name: str = "labels", mmap_mode: str | None = None) -> npt.NDArray[Any]:
@@ -88,13 +100,13 @@ def read_npy_array(path: Path, name: str = "labels", mmap_mode: str | None = Non
     return array
 
 
-def read_npy(path: Path, embeddings_key: str, labels_key: str | None) -> tuple[Any, Any]:
-    """Map an array of embeddings into memory; the file has no labels."""
-    return read_npy_array(path, "embeddings", mmap_mode="r"), None
+def read_npy(path: Path, embeddings_key: str, labels_key: str | None) -> tuple[Any, Any, Any]:
+    """Map an array of embeddings into memory; the file has neither labels nor ids."""
+    return read_npy_array(path, "embeddings", mmap_mode="r"), None, None
 
 
-def write_npy(path: Path, vectors: Vectors, labels: npt.NDArray[Any]) -> None:
-    """Write `X.npy`, and `X.labels.npy` beside it."""
+def write_npy(path: Path, vectors: Vectors, labels: npt.NDArray[Any], ids: npt.NDArray[Any] | None) -> None:
+    """Write `X.npy`, and `X.labels.npy` beside it; there is no place for ids."""
     beside = path.with_name(f"{path.stem}.labels.npy")
     with atomic_writes(path, beside) as (temporary, temporary_labels):
         np.save(temporary_labels, labels, allow_pickle=False)

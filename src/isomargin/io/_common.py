@@ -20,9 +20,13 @@ Vectors: TypeAlias = "npt.NDArray[Any] | torch.Tensor"
 """Embeddings (n, d): a numpy array, memory-mapped or not, or a torch tensor."""
 
 # A reader takes the path and the keys of embeddings and labels; the labels' key is None where a file of its own
-# holds them. It gives the vectors (n, d) and the labels (n,) or None.
-Reader: TypeAlias = Callable[[Path, str, str | None], tuple[Any, Any]]
-Writer: TypeAlias = Callable[[Path, Vectors, npt.NDArray[Any]], None]
+# holds them. It gives the vectors (n, d), the labels (n,) or None, and the ids (n,) or None.
+Reader: TypeAlias = Callable[[Path, str, str | None], tuple[Any, Any, Any]]
+# A writer takes the path, the vectors, the labels, and the ids or None.
+Writer: TypeAlias = Callable[[Path, Vectors, npt.NDArray[Any], npt.NDArray[Any] | None], None]
+
+IDS = "ids"
+"""Name of the ids in a file."""
 
 LABELS_HINT = "give a labels file with labels= (--labels)"
 UNPACKED = "save the embeddings as .npy, which is read in parts"

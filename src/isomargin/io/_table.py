@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +12,26 @@ import numpy.typing as npt
 from isomargin.core.errors import InputError
 from isomargin.core.files import atomic_write
 from isomargin.core.memory import check_memory
-from isomargin.io._common import UNPACKED, Vectors, as_common, as_numpy, check_keys
+from isomargin.io._common import IDS, UNPACKED, Vectors, as_common, as_numpy, check_keys
 
 
-def read_parquet(path: Path, embeddings_key: str, labels_key: str | None) -> tuple[Any, Any]:
-    """Read the two columns; the labels' only where it is named."""
+def read_parquet(path: Path, embeddings_key: str, labels_key: str | None) -> tuple[Any, Any, Any]:
+    """Read the two columns, the labels' only where it is named, and the column `ids` if it is there."""
     import pyarrow.parquet as parquet
 
     with parquet.ParquetFile(path, memory_map=True) as file:
         check_keys(path, file.schema_arrow.names, embeddings_key, labels_key)
         vectors = _read_list_column(path, file, embeddings_key)
-        if labels_key is None:
-            return vectors, None
-        return vectors, _read_label_column(path, file.read(columns=[labels_key]).column(labels_key))
+        labels = None if labels_key is None else _read_label_column(path, _read_column(file, labels_key))
+        ids = None
+        if IDS in file.schema_arrow.names:
+            with suppress(InputError):  # empty cells, which are not ids that this package wrote
+                ids = _read_label_column(path, _read_column(file, IDS))
+        return vectors, labels, ids
+
+
+def _read_column(file: Any, name: str) -> Any:
+    return file.read(columns=[name]).column(name)
 
 
 def _read_list_column(path: Path, file: Any, key: str) -> npt.NDArray[Any]:
@@ -95,13 +103,16 @@ def _read_label_column(path: Path, column: Any) -> npt.NDArray[Any]:
     return named
 
 
-def write_parquet(path: Path, vectors: Vectors, labels: npt.NDArray[Any]) -> None:
-    """Write the columns `embeddings`, of lists of one length, and `labels`."""
+def write_parquet(path: Path, vectors: Vectors, labels: npt.NDArray[Any], ids: npt.NDArray[Any] | None) -> None:
+    """Write the columns `embeddings`, of lists of one length, `labels` and, where there are any, `ids`."""
     import pyarrow as arrow
     import pyarrow.parquet as parquet
 
     array = as_common(as_numpy(vectors))
     lists = arrow.FixedSizeListArray.from_arrays(arrow.array(array.reshape(-1)), array.shape[1])
-    table = arrow.table({"embeddings": lists, "labels": arrow.array(labels)})
+    columns = {"embeddings": lists, "labels": arrow.array(labels)}
+    if ids is not None:
+        columns[IDS] = arrow.array(ids)
+    table = arrow.table(columns)
     with atomic_write(path) as temporary:
         parquet.write_table(table, temporary, row_group_size=65536, use_dictionary=["labels"])

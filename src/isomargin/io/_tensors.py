@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,13 @@ from isomargin.core.errors import InputError
 from isomargin.core.files import atomic_write
 from isomargin.core.labels import is_tensor
 from isomargin.core.memory import check_memory
-from isomargin.io._common import UNPACKED, Vectors, as_common, as_tensor, check_keys
+from isomargin.io._common import IDS, UNPACKED, Vectors, as_common, as_tensor, check_keys
 
 _LARGEST_NAMES = 90_000_000  # bytes; the format allows a header of 100 MB
 
 
-def read_pt(path: Path, embeddings_key: str, labels_key: str | None) -> tuple[Any, Any]:
-    """Read two entries of a dictionary; labels may be a tensor or a list."""
+def read_pt(path: Path, embeddings_key: str, labels_key: str | None) -> tuple[Any, Any, Any]:
+    """Read two entries of a dictionary, and `ids` if it is there; labels and ids may be a tensor or a list."""
     import torch
 
     if zipfile.is_zipfile(path):
@@ -40,31 +41,39 @@ def read_pt(path: Path, embeddings_key: str, labels_key: str | None) -> tuple[An
         )
     check_keys(path, content, embeddings_key, labels_key)
     vectors = content[embeddings_key]
-    return vectors.detach() if is_tensor(vectors) else vectors, None if labels_key is None else content[labels_key]
+    labels = None if labels_key is None else content[labels_key]
+    return vectors.detach() if is_tensor(vectors) else vectors, labels, content.get(IDS)
 
 
-def write_pt(path: Path, vectors: Vectors, labels: npt.NDArray[Any]) -> None:
-    """Write a dictionary; text labels as a list, which torch reads back without unpickling objects."""
+def write_pt(path: Path, vectors: Vectors, labels: npt.NDArray[Any], ids: npt.NDArray[Any] | None) -> None:
+    """Write a dictionary; text labels and ids as a list, which torch reads back without unpickling objects."""
     import torch
 
-    stored = labels.tolist() if labels.dtype.kind == "U" else as_tensor(labels)
-    content = {"embeddings": as_tensor(vectors), "labels": stored}
+    columns = {"labels": labels} if ids is None else {"labels": labels, IDS: ids}
+    content: dict[str, Any] = {"embeddings": as_tensor(vectors)}
+    for name, values in columns.items():
+        content[name] = values.tolist() if values.dtype.kind == "U" else as_tensor(values)
     with atomic_write(path) as temporary:
         torch.save(content, temporary)
 
 
-def read_safetensors(path: Path, embeddings_key: str, labels_key: str | None) -> tuple[Any, Any]:
-    """Read two tensors; labels become text where the metadata has their names."""
+def read_safetensors(path: Path, embeddings_key: str, labels_key: str | None) -> tuple[Any, Any, Any]:
+    """Read two tensors, and `ids` from the metadata if it is there; there too are names where labels are text."""
     from safetensors import safe_open
 
     with safe_open(path, framework="np") as file:
         check_keys(path, file.keys(), embeddings_key, labels_key)
         vectors = _read_tensor(path, file, embeddings_key)
+        metadata = file.metadata() or {}
+        ids = None
+        if IDS in metadata:
+            with suppress(ValueError):  # no JSON: not ids that this package wrote
+                ids = json.loads(metadata[IDS])
         if labels_key is None:
-            return vectors, None
+            return vectors, None, ids
         labels = _read_tensor(path, file, labels_key)
-        names = (file.metadata() or {}).get(_names_key(labels_key))
-        return vectors, labels if names is None else _name_labels(path, labels, names)
+        names = metadata.get(_names_key(labels_key))
+        return vectors, labels if names is None else _name_labels(path, labels, names), ids
 
 
 def _read_tensor(path: Path, file: Any, key: str) -> npt.NDArray[Any]:
@@ -97,22 +106,25 @@ def _name_labels(path: Path, codes: npt.NDArray[Any], text: str) -> npt.NDArray[
     return named
 
 
-def write_safetensors(path: Path, vectors: Vectors, labels: npt.NDArray[Any]) -> None:
-    """Write text labels as numbers of the distinct names, which go into the metadata as a JSON list."""
-    metadata = None
+def write_safetensors(path: Path, vectors: Vectors, labels: npt.NDArray[Any], ids: npt.NDArray[Any] | None) -> None:
+    """Write text labels as numbers of the distinct names; these and the ids go into the metadata as JSON lists."""
+    metadata = {}
     if labels.dtype.kind == "U":
         names, labels = np.unique(labels, return_inverse=True)
-        text = json.dumps(names.tolist())
-        if len(text) > _LARGEST_NAMES:
-            raise InputError(f"{path} cannot hold {len(names)} class names of this length: save as .npz or .parquet")
-        metadata = {_names_key("labels"): text}
+        metadata[_names_key("labels")] = json.dumps(names.tolist())
+    if ids is not None:
+        metadata[IDS] = json.dumps(ids.tolist())
+    if sum(map(len, metadata.values())) > _LARGEST_NAMES:
+        raise InputError(f"{path} cannot hold class names or ids of this length: save as .npz or .parquet")
     with atomic_write(path) as temporary:
         if is_tensor(vectors):
             from safetensors.torch import save_file as save_tensors
 
-            save_tensors({"embeddings": as_tensor(vectors), "labels": as_tensor(labels)}, temporary, metadata=metadata)
+            save_tensors(
+                {"embeddings": as_tensor(vectors), "labels": as_tensor(labels)}, temporary, metadata=metadata or None
+            )
         else:
             from safetensors.numpy import save_file as save_arrays
 
             arrays = {"embeddings": as_common(np.asarray(vectors)), "labels": as_common(labels)}
-            save_arrays(arrays, temporary, metadata=metadata)
+            save_arrays(arrays, temporary, metadata=metadata or None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -28,7 +29,7 @@ class EmbeddingSet:
     """Vectors (n, d) of floats or integers, and labels (n,) of integers or text: one label a row.
 
     Vectors are kept as they are given: a numpy array, memory-mapped or not, or a torch tensor, of any precision.
-    Labels may be given as a list, an array or a tensor, and become a numpy array.
+    Labels may be given as a list, an array or a tensor, and become a numpy array; so may `ids`, which name the rows.
 
     >>> import numpy as np
     >>> EmbeddingSet(np.eye(3, dtype=np.float32), ["cat", "cat", "dog"])
@@ -44,18 +45,26 @@ class EmbeddingSet:
     labels: npt.NDArray[Any]
     """(n,) integers or text."""
 
+    ids: npt.NDArray[Any] | None
+    """(n,) integers or text that name the rows, such as the paths of files; None where there are none."""
+
     def __init__(
-        self, vectors: Vectors, labels: npt.NDArray[Any] | torch.Tensor | Sequence[int] | Sequence[str]
+        self,
+        vectors: Vectors,
+        labels: npt.NDArray[Any] | torch.Tensor | Sequence[int] | Sequence[str],
+        ids: npt.NDArray[Any] | torch.Tensor | Sequence[int] | Sequence[str] | None = None,
     ) -> None:
         check_shapes(vectors)
         label_array = as_labels(labels)
         check_shapes(vectors, label_array)
         object.__setattr__(self, "vectors", vectors)
         object.__setattr__(self, "labels", label_array)
+        object.__setattr__(self, "ids", None if ids is None else _as_ids(ids, len(vectors)))
 
     def __repr__(self) -> str:
         vectors = f"{tuple(self.vectors.shape)} {self.vectors.dtype}"
-        return f"EmbeddingSet(vectors: {vectors}, labels: {self.labels.shape} {self.labels.dtype})"
+        ids = "" if self.ids is None else f", ids: {self.ids.shape} {self.ids.dtype}"
+        return f"EmbeddingSet(vectors: {vectors}, labels: {self.labels.shape} {self.labels.dtype}{ids})"
 
     @classmethod
     def load(
@@ -74,6 +83,9 @@ class EmbeddingSet:
         place of the file's own: `.npy`, or `.txt` with one label a line. A `.npy` file is memory-mapped and has no
         labels of its own: without `labels`, `X.npy` goes with the `X.labels.npy` or `X.labels.txt` beside it.
 
+        `ids` are read where a file has one per row under this name: an array, a column, an entry, or in
+        `.safetensors` a JSON list in the metadata. What is not usable as ids is left out.
+
         Files that could run code when read (pickles, arrays of objects) are refused, and so are compressed ones that
         would unpack to more than the memory that is available.
 
@@ -86,16 +98,21 @@ class EmbeddingSet:
         """
         source = Path(path)
         parts = read_format(source, embeddings_key, labels_key, None if labels is None else Path(labels))
+        vectors, its_labels, ids = parts
         try:
-            return cls(*parts)
+            found = cls(vectors, its_labels)
         except InputError as error:
             raise InputError(f"{source}: {error}") from error
+        if ids is not None:
+            with suppress(InputError):  # something else of this name
+                object.__setattr__(found, "ids", _as_ids(ids, len(vectors)))
+        return found
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a `.npz`, `.npy`, `.parquet`, `.pt` or `.safetensors` file, whole or not at all.
+        """Write a `.npz`, `.npy`, `.parquet`, `.pt` or `.safetensors` file, atomically.
 
-        `X.npy` comes with `X.labels.npy` beside it. Values and dtypes are kept, except that bfloat16 becomes float32
-        in `.npz`, `.npy` and `.parquet`, which have no bfloat16; no value is changed by it.
+        `X.npy` comes with `X.labels.npy` beside it, and without ids. Values and dtypes are kept, except that bfloat16
+        becomes float32 in `.npz`, `.npy` and `.parquet`, which have no bfloat16; no value is changed by it.
 
         >>> import numpy as np
         >>> from tempfile import TemporaryDirectory
@@ -104,4 +121,15 @@ class EmbeddingSet:
         ...     print(EmbeddingSet.load(f"{folder}/embeddings.parquet").labels)
         [5 5 7]
         """
-        write_format(Path(path), self.vectors, self.labels)
+        write_format(Path(path), self.vectors, self.labels, self.ids)
+
+
+def _as_ids(ids: Any, rows: int) -> npt.NDArray[Any]:
+    """Turn ids into an array (n,) of integers or text."""
+    try:
+        array = as_labels(ids)
+    except InputError as error:
+        raise InputError(f"ids cannot be used ({error}): give one integer or text per row") from error
+    if len(array) != rows:
+        raise InputError(f"ids has {len(array)} entries, embeddings has {rows} rows: one id per row is needed")
+    return array

@@ -22,8 +22,10 @@ from isomargin.io._tensors import read_pt, read_safetensors, write_pt, write_saf
 __all__ = ["Vectors", "labels_beside", "read_format", "read_labels", "write_format"]
 
 
-def read_format(path: Path, embeddings_key: str, labels_key: str, labels: Path | None) -> tuple[Any, Any]:
-    """Read vectors (n, d) and labels (n,) from a file by its suffix, the labels from `labels` where it is given.
+def read_format(path: Path, embeddings_key: str, labels_key: str, labels: Path | None) -> tuple[Any, Any, Any]:
+    """Read vectors (n, d), labels (n,) and ids (n,) or None from a file by its suffix.
+
+    The labels come from the file `labels` where it is given.
 
     >>> read_format(Path("birds.csv"), "embeddings", "labels", None)
     Traceback (most recent call last):
@@ -34,12 +36,12 @@ def read_format(path: Path, embeddings_key: str, labels_key: str, labels: Path |
     if labels is None and path.suffix.lower() == ".npy":
         labels = labels_beside(path)
     with reading(path):
-        vectors, own_labels = read(path, embeddings_key, None if labels else labels_key)
-    return vectors, own_labels if labels is None else read_labels(labels)
+        vectors, own_labels, ids = read(path, embeddings_key, None if labels else labels_key)
+    return vectors, own_labels if labels is None else read_labels(labels), ids
 
 
-def write_format(path: Path, vectors: Vectors, labels: npt.NDArray[Any]) -> None:
-    """Write vectors (n, d) and labels (n,) to a file by its suffix, whole or not at all.
+def write_format(path: Path, vectors: Vectors, labels: npt.NDArray[Any], ids: npt.NDArray[Any] | None = None) -> None:
+    """Write vectors (n, d), labels (n,) and ids (n,) to a file by its suffix, atomically.
 
     >>> import numpy as np
     >>> write_format(Path("embeddings.txt"), np.zeros((1, 2)), np.array([0]))
@@ -47,7 +49,7 @@ def write_format(path: Path, vectors: Vectors, labels: npt.NDArray[Any]) -> None
     isomargin.InputError: embeddings.txt has the suffix .txt: .npz, .npy, .parquet, .pt or .safetensors is needed
     """
     _, write = _format_of(path)
-    write(path, vectors, labels)
+    write(path, vectors, labels, ids)
 
 
 def check_suffix(path: Path) -> None:
