@@ -130,14 +130,14 @@ def test_a_folder_of_images_is_trained_on_and_embedded(typed, recipe, tmp_path, 
     kept = im.EmbeddingSet.load(tmp_path / "runs/tiny/embeddings.npz")
     assert set(kept.labels) == {f"class {number}" for number in range(5, 10)}
 
-    code, _, err = typed("embed", "runs/tiny", "--output", "test.npz", "--workers", 0)
+    code, _, err = typed("embed", "runs/tiny", "--part", "test", "--output", "test.npz", "--workers", 0)
     assert code == 0, err
     np.testing.assert_array_equal(im.EmbeddingSet.load("test.npz").vectors, kept.vectors)
     assert typed("embed", "runs/tiny", "--images", "photos", "--output", "all.parquet", "--workers", 0)[0] == 0
     everything = im.EmbeddingSet.load("all.parquet")
     assert len(everything.labels) == 40
     np.testing.assert_allclose(np.asarray(everything.vectors)[20:], kept.vectors, atol=1e-5)
-    assert typed("embed", "runs/tiny", "--part", "all", "--output", "both.npz", "--workers", 0)[0] == 0
+    assert typed("embed", "runs/tiny", "--output", "both.npz", "--workers", 0)[0] == 0
     both = im.EmbeddingSet.load("both.npz")
     np.testing.assert_array_equal(both.labels, everything.labels)
 

@@ -144,9 +144,13 @@ def embed(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     changes: Changes = None,
     images: Annotated[
-        Path | None, typer.Option(help="A folder of class folders to embed; the run's own data unless given.")
+        Path | None,
+        typer.Option(
+            help="A folder of class folders to embed, or for a model of vectors a file of embeddings; the run's own "
+            "data unless given."
+        ),
     ] = None,
-    part: Annotated[str, typer.Option(help="Of the run's own data: test, train or all.")] = "test",
+    part: Annotated[str, typer.Option(help="Of the run's own data: all, train or test.")] = "all",
     output: Annotated[Path, typer.Option(help="The file to write: .npz, .npy, .parquet, .pt or .safetensors.")] = Path(
         "embeddings.npz"
     ),
@@ -154,7 +158,7 @@ def embed(
     device: Annotated[str, typer.Option(help="A torch device.")] = "cpu",
     workers: Workers = None,
 ) -> None:
-    """Write the embeddings of any data with a run's model.
+    """Write the embeddings of any data with a run's model, with their labels and ids, in the order of the data.
 
     `isomargin embed runs/cub-lite0 --images photos --output photos.npz`, then `isomargin evaluate photos.npz`.
     Another root or data set is a change: `data.name=cub data.root=FOLDER`.
@@ -163,8 +167,10 @@ def embed(
     from isomargin.training.embed import embed_by_run
 
     with progress_bar("embedding") as report:
-        made = embed_by_run(run, changes or [], images, part, output, batch, device, workers, report)
-    print(f"{len(made.labels):,} embeddings written to {output}", file=sys.stderr)
+        embeddings = embed_by_run(run, changes or [], images, part, output, batch, device, workers, report)
+    if embeddings.ids is not None and output.suffix == ".npy":
+        print(f"note: {output} has no place for the items' ids: write another format to keep them", file=sys.stderr)
+    print(f"{len(embeddings.labels):,} embeddings written to {output}", file=sys.stderr)
 
 
 def write_page(runs: dict[str, Path], place: Path) -> None:

@@ -18,7 +18,7 @@ from isomargin.io._common import as_numpy
 from isomargin.io.embedding_set import EmbeddingSet
 from isomargin.io.formats import FORMATS, Vectors
 
-__all__ = ["read_embeddings"]
+__all__ = ["read_all_embeddings", "read_embeddings"]
 
 
 def read_embeddings(
@@ -73,6 +73,19 @@ def read_embeddings(
     return join_parts("embeddings", train, test)
 
 
+def read_all_embeddings(root: Path, embeddings_key: str = "embeddings", labels_key: str = "labels") -> ImageSet:
+    """Read a file of embeddings as one set, in the order of its rows.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     np.savez(f"{folder}/birds.npz", embeddings=np.eye(4), labels=np.array([10, 9, 2, 9]))
+    ...     rows = read_all_embeddings(Path(folder, "birds.npz"))
+    >>> rows.class_labels[rows.labels]
+    array([10,  9,  2,  9])
+    """
+    return _read(root, embeddings_key, labels_key)[0]
+
+
 def _file(root: Path, part: str) -> Path:
     """Find the one file of this part, whatever its suffix."""
     with reading(root):
@@ -93,8 +106,15 @@ def _read(file: Path, embeddings_key: str, labels_key: str) -> tuple[ImageSet, s
     embeddings = EmbeddingSet.load(file, embeddings_key=embeddings_key, labels_key=labels_key)
     classes, labels = np.unique(embeddings.labels, return_inverse=True)  # (classes,) sorted, (n,)
     names = tuple(str(each) for each in classes.tolist())
-    rows = ImageSet(labels.astype(np.int64), names, vectors=_as_float32(embeddings.vectors, file))
-    return rows, "text" if classes.dtype.kind == "U" else "numbers"
+    are_text = classes.dtype.kind == "U"
+    rows = ImageSet(
+        labels.astype(np.int64),
+        names,
+        vectors=_as_float32(embeddings.vectors, file),
+        ids=embeddings.ids,
+        class_labels=None if are_text else classes,
+    )
+    return rows, "text" if are_text else "numbers"
 
 
 def _as_float32(vectors: Vectors, file: Path) -> NDArray[np.float32]:

@@ -25,6 +25,7 @@ __all__ = [
     "class_folders",
     "divide_classes",
     "join_parts",
+    "read_all_folders",
     "read_folder",
     "way_to_divide",
 ]
@@ -72,9 +73,7 @@ def read_folder(
         if way is not None:
             raise InputError(f"{way} is given with split='folders': there the folders say what is for training")
         return _two_folders(root)
-    found = class_folders(root)
-    if not found:
-        raise InputError(f"{root} holds no images: folders with {', '.join(IMAGE_SUFFIXES)} files are expected")
+    found = _some_class_folders(root)
     if {name.partition("/")[0] for name in found} == {"train", "test"} and train_classes is None:
         raise InputError(
             f"{root} holds train/ and test/, which may share classes: give split='folders', or give the root of one"
@@ -88,6 +87,28 @@ def read_folder(
         closed=False,
         notes=_stray(root, found),
     )
+
+
+def read_all_folders(root: Path) -> ImageSet:
+    """Read a tree of class folders as one set, in the order of the folders' names and the files' names in each.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     for name in ("cat", "dog"):
+    ...         Path(folder, name).mkdir()
+    ...         Path(folder, name, "1.jpg").touch()
+    ...     read_all_folders(Path(folder))
+    ImageSet(2 images in 2 classes)
+    """
+    found = _some_class_folders(root)
+    return _images(found, list(found))
+
+
+def _some_class_folders(root: Path) -> dict[str, list[str]]:
+    found = class_folders(root)
+    if not found:
+        raise InputError(f"{root} holds no images: folders with {', '.join(IMAGE_SUFFIXES)} files are expected")
+    return found
 
 
 def class_folders(root: Path) -> dict[str, list[str]]:

@@ -64,6 +64,10 @@ class ImageSet:
     """(n,), image files."""
     vectors: NDArray[np.float32] | None = None
     """(n, d), in place of images."""
+    ids: NDArray[Any] | None = None
+    """(n,) integers or text that name the rows, where the source has such names beside the files' paths."""
+    class_labels: NDArray[Any] | None = None
+    """(classes,) the classes' labels in the source, where these are numbers and not the names."""
 
     def __post_init__(self) -> None:
         kinds = {"pixels": self.pixels, "paths": self.paths, "vectors": self.vectors}
@@ -89,6 +93,13 @@ class ImageSet:
         if len(rows) != len(self.labels):
             raise InputError(
                 f"labels has {len(self.labels)} entries for {len(rows)} {self._noun}s: one label each is needed"
+            )
+        if self.ids is not None and len(self.ids) != len(self.labels):
+            raise InputError(f"ids has {len(self.ids)} entries for {len(self.labels)} rows: one each is needed")
+        if self.class_labels is not None and len(self.class_labels) != len(self.class_names):
+            raise InputError(
+                f"class_labels has {len(self.class_labels)} entries for {len(self.class_names)} classes: one each is "
+                "needed"
             )
         if len(set(self.class_names)) != len(self.class_names):
             twice = next(name for name in self.class_names if self.class_names.count(name) > 1)
@@ -121,6 +132,8 @@ class ImageSet:
             pixels=None if self.pixels is None else self.pixels[which],
             paths=None if self.paths is None else tuple(self.paths[row] for row in which),
             vectors=None if self.vectors is None else self.vectors[which],
+            ids=None if self.ids is None else self.ids[which],
+            class_labels=None if self.class_labels is None else self.class_labels[kept],
         )
 
     def of_classes(self, classes: ArrayLike) -> ImageSet:
@@ -211,6 +224,15 @@ def joined(first: ImageSet, second: ImageSet) -> ImageSet:
         kept["pixels"] = np.concatenate([first.pixels, second.pixels])
     elif first.vectors is not None and second.vectors is not None:
         kept["vectors"] = np.concatenate([first.vectors, second.vectors])
+    if first.ids is not None and second.ids is not None:
+        kept["ids"] = np.concatenate([first.ids, second.ids])
+    if first.class_labels is not None and second.class_labels is not None:
+        by_name = {
+            name: label
+            for part in (first, second)
+            for name, label in zip(part.class_names, part.class_labels, strict=True)  # type: ignore[arg-type]
+        }
+        kept["class_labels"] = np.array([by_name[name] for name in names])
     return ImageSet(np.array(labels, np.int64), tuple(names), **kept)
 
 

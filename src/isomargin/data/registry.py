@@ -11,12 +11,12 @@ from typing import Any
 from isomargin.core import checks
 from isomargin.core.errors import InputError
 from isomargin.data.benchmarks import read_cars, read_cub, read_inat, read_sop
-from isomargin.data.embedded import read_embeddings
-from isomargin.data.folder import read_folder
-from isomargin.data.images import DataSplit
+from isomargin.data.embedded import read_all_embeddings, read_embeddings
+from isomargin.data.folder import read_all_folders, read_folder
+from isomargin.data.images import DataSplit, ImageSet, joined
 from isomargin.data.omniglot_mnist import read_glyphs, read_mnist, read_omniglot
 
-__all__ = ["data_names", "load_data"]
+__all__ = ["data_names", "load_all", "load_data"]
 
 REGISTRY: dict[str, Callable[..., DataSplit]] = {
     "sop": read_sop,
@@ -54,11 +54,35 @@ def load_data(name: str, root: str | os.PathLike[str] | None = None, **settings:
     Traceback (most recent call last):
     isomargin.InputError: cub has no setting 'splitt': did you mean 'split'?
     """
+    known, folder = _find(name, root, settings)
+    return REGISTRY[known](**settings) if folder is None else REGISTRY[known](folder, **settings)
+
+
+def load_all(name: str, root: str | os.PathLike[str] | None = None, **settings: Any) -> ImageSet:
+    """Read all items of a data set as one set, undivided; the settings are those of `load_data`.
+
+    The order is that of the source for class folders and for a file of embeddings; of other data sets the training
+    items come first, then the test items.
+
+    >>> load_all("glyphs", draws=1)
+    ImageSet(6,608 images in 413 classes)
+    """
+    known, folder = _find(name, root, settings)
+    if known == "folder" and folder is not None and settings.get("split", "classes") == "classes":
+        return read_all_folders(folder)
+    if known == "embeddings" and folder is not None and not folder.is_dir():
+        keys = {key: value for key, value in settings.items() if key in ("embeddings_key", "labels_key")}
+        return read_all_embeddings(folder, **keys)
+    data = load_data(name, root, **settings)
+    return joined(data.train, data.test)
+
+
+def _find(name: str, root: str | os.PathLike[str] | None, settings: dict[str, Any]) -> tuple[str, Path | None]:
+    """Check a data set's name, root and settings; give its name in the registry and its path, or None."""
     known = name.lower() if isinstance(name, str) else name
     if known not in REGISTRY:
         raise InputError(f"there is no data set {name!r}: {checks.nearest(str(name), list(REGISTRY))}")
-    reader = REGISTRY[known]
-    parameters = list(inspect.signature(reader).parameters)
+    parameters = list(inspect.signature(REGISTRY[known]).parameters)
     for setting in settings:
         if setting not in parameters:
             raise InputError(f"{known} has no setting {setting!r}: {checks.nearest(setting, parameters)}")
@@ -67,10 +91,10 @@ def load_data(name: str, root: str | os.PathLike[str] | None = None, **settings:
             raise InputError(
                 f"{known} was given the root {os.fspath(root)!r}: it is made, not read, so leave the root out"
             )
-        return reader(**settings)
+        return known, None
     if root is None:
         raise InputError(f"{known} was given no root: the path that its files lie at is needed")
     folder = Path(str(root) if isinstance(root, int) else root).expanduser()  # YAML takes a folder 2018 for a number
     if not folder.exists():
         raise InputError(f"{folder} does not exist: give the path that the files of {known} lie at")
-    return reader(folder, **settings)
+    return known, folder

@@ -1,4 +1,4 @@
-"""Embeddings of a set of images by a model."""
+"""Embeddings of images, or of vectors, by a model."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from isomargin.core import checks
 from isomargin.core.errors import InputError
 from isomargin.data.feeding import unseen_batches
-from isomargin.data.folder import class_folders
-from isomargin.data.images import ImageSet, images_of_files, joined, without_bad
-from isomargin.data.registry import load_data
+from isomargin.data.images import ImageSet, find_bad_images
+from isomargin.data.registry import load_all, load_data
 from isomargin.io.embedding_set import EmbeddingSet
 from isomargin.io.formats import check_suffix
 from isomargin.models.embedder import Embedder
-from isomargin.training.recipe import load_recipe
+from isomargin.training.recipe import Recipe, load_recipe
 from isomargin.training.run import open_run
 
 
@@ -71,51 +70,79 @@ def embed(
     return embeddings
 
 
-def as_embedding_set(vectors: NDArray[Any], images: ImageSet) -> EmbeddingSet:
-    """Put embeddings and the names of their classes together."""
-    return EmbeddingSet(vectors, np.array(images.class_names)[images.labels])
+def as_embedding_set(vectors: NDArray[Any], images: ImageSet, root: Path | None = None) -> EmbeddingSet:
+    """Give embeddings the labels and the ids of their items; the ids of files are their paths from `root`."""
+    names = np.array(images.class_names) if images.class_labels is None else images.class_labels
+    ids = images.ids
+    if ids is None and images.paths is not None and root is not None:
+        ids = np.array([Path(os.path.relpath(path, root)).as_posix() for path in images.paths])
+    return EmbeddingSet(vectors, names[images.labels], ids)
 
 
 def embed_by_run(
     run: Path,
     changes: Sequence[str] = (),
     images: Path | None = None,
-    part: str = "test",
+    part: str = "all",
     output: Path | None = None,
     batch: int = 256,
     device: str = "cpu",
     workers: int | None = None,
     report: Callable[[float], None] | None = None,
 ) -> EmbeddingSet:
-    """Embed data with a run's model, and write the embeddings to `output` if it is given.
+    """Embed items with a run's model, and write the embeddings to `output` if it is given.
 
-    The data are all images in the class folders of `images`, or else a part of the run's own data: "test", "train" or
-    "all", as its recipe with the changes says.
+    The items are those of `images`, a tree of class folders or a file of embeddings; or else the run's own data, as
+    its recipe with the changes says: "all" of it, or its "train" or "test" part. The order is that of `load_all`, and
+    labels stay what they are in the source.
     """
     recipe, model = open_run(run)
     if output is not None:
         check_suffix(output)
+    if images is not None and changes:
+        raise InputError(f"{changes[0]!r} changes the run's data, and images is given in its place: give one")
     if images is not None:
-        if changes:
-            raise InputError(f"{changes[0]!r} changes the run's data, and images is given in its place: give one")
-        found = class_folders(images)
-        if not found:
-            raise InputError(f"{images} holds no images: folders with images are needed")
-        chosen = images_of_files((name, path) for name in found for path in found[name])
+        recipe = recipe.model_copy(update={"data": _data_at(images)})
     else:
-        checks.one_of(part, "part", ("test", "train", "all"))
-        settings = dict(load_recipe(run / "recipe.yaml", changes).data)
-        data = load_data(settings.pop("name"), **settings)
-        data = without_bad(data) if recipe.skip_bad_images else data
-        chosen = {"test": data.test, "train": data.train}.get(part) or joined(data.train, data.test)
+        recipe = load_recipe(run / "recipe.yaml", changes)
+    chosen = _items(recipe, checks.one_of(part, "part", ("test", "train", "all")))
     workers = default_workers() if workers is None else workers
     vectors = embed(
         model.to(device).channels_last(), chosen, batch, recipe.augmentation.resize, workers, device, report=report
     )
-    made = as_embedding_set(vectors, chosen)
+    embeddings = as_embedding_set(vectors, chosen, data_root(recipe))
     if output is not None:
-        made.save(output)
-    return made
+        embeddings.save(output)
+    return embeddings
+
+
+def data_root(recipe: Recipe) -> Path | None:
+    """Give the path of a recipe's data; None where they are made, not read."""
+    root = recipe.data.get("root")
+    return None if root is None else Path(str(root)).expanduser()
+
+
+def _data_at(path: Path) -> dict[str, Any]:
+    """Give the settings of the data at a path: class folders, or a file of embeddings."""
+    return {"name": "embeddings" if path.is_file() else "folder", "root": str(path)}
+
+
+def _items(recipe: Recipe, part: str) -> ImageSet:
+    """Read a part of a recipe's data, or all of it undivided; without files that cannot be decoded, if it says so."""
+    settings = dict(recipe.data)
+    name = settings.pop("name")
+    if part == "all":
+        images = load_all(name, **settings)
+    else:
+        data = load_data(name, **settings)
+        images = data.train if part == "train" else data.test
+    return images.select(_readable(images)) if recipe.skip_bad_images else images
+
+
+def _readable(images: ImageSet) -> NDArray[np.int64]:
+    """List the rows whose files can be decoded."""
+    bad = {path for path, _ in find_bad_images(images)}
+    return np.array([row for row in range(len(images)) if images.paths is None or images.paths[row] not in bad])
 
 
 def default_workers() -> int:

@@ -16,7 +16,7 @@ from isomargin.measure.evaluate import evaluate
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.scores.registry import find_score
 from isomargin.models.embedder import Embedder
-from isomargin.training.embed import as_embedding_set, embed
+from isomargin.training.embed import as_embedding_set, data_root, embed
 from isomargin.training.recipe import Recipe
 from isomargin.training.run_folder import RunFolder
 from isomargin.training.setup import RecipeData
@@ -97,7 +97,7 @@ def finish(
     images = data.test if recipe.evaluation.test else data.unseen
     vectors = embed_together(fabric, embedder, images, recipe, workers)
     if fabric.global_rank == 0:
-        embeddings = as_embedding_set(vectors, images)
+        embeddings = as_embedding_set(vectors, images, data_root(recipe))
         evaluation = _evaluate(vectors, embeddings.labels, recipe)
         embeddings.save(run.embeddings)
         evaluation.save(run.evaluation)
