@@ -87,7 +87,7 @@ UNUSABLE = {
     "no labels of text": (VECTORS, LABELS[:0].astype(str), "labels has 0 entries, embeddings has 64 rows"),
     "one class": (VECTORS, np.full(len(LABELS), 3), "all labels are 3: at least two classes are needed"),
     "one class of text": (VECTORS, np.full(len(LABELS), "owl"), "all labels are 'owl': at least two classes"),
-    "no positive pair": (VECTORS, np.arange(len(LABELS)), "each of the 64 classes has a single image"),
+    "no positive pair": (VECTORS, np.arange(len(LABELS)), "each of the 64 classes has a single item"),
     "no rows": (VECTORS[:0], LABELS[:0], "embeddings has shape (0, 12) and is empty"),
     "no columns": (VECTORS[:, :0], LABELS, "embeddings has shape (64, 0) and is empty"),
     "one dimension": (VECTORS[:, 0], LABELS, "embeddings has shape (64,): two dimensions are needed"),
@@ -117,7 +117,7 @@ def test_unusable_values_are_refused_in_one_sentence(tmp_path, refusal, kind):
 
 OBJECTS = {
     "nothing": (None, LABELS, "embeddings has shape ()"),
-    "ragged lists": ([[1.0, 2.0], [3.0]], [0, 1], "embeddings cannot be made one array of numbers"),
+    "ragged lists": ([[1.0, 2.0], [3.0]], [0, 1], "embeddings cannot be converted to one array of numbers"),
     "lists of text": ([["a", "b"]] * 4, [0, 0, 1, 1], "real numbers are needed"),
     "objects": (VECTORS.astype(object), LABELS, "embeddings has dtype object"),
     "tensor of truth values": (torch.from_numpy(VECTORS) > 0, LABELS, "embeddings has dtype torch.bool"),

@@ -347,11 +347,11 @@ def test_classes_of_one_image_are_noted_once_with_their_number(tmp_path, run, re
     np.savez(path, embeddings=VECTORS, labels=labels)
     code, out, err = run("evaluate", path)
     assert code == 0
-    assert err.startswith("note: 3 of 15 classes have a single image")
+    assert err.startswith("note: 3 of 15 classes have a single item")
     assert err.count("\n") == 1
     assert "note" not in out
     assert len(recwarn) == 0, "a warning would say it twice"
-    with pytest.warns(UserWarning, match=r"^3 of 15 classes have a single image") as caught:
+    with pytest.warns(UserWarning, match=r"^3 of 15 classes have a single item") as caught:
         im.evaluate(VECTORS, labels)
     assert len(caught) == 1
 

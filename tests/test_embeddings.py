@@ -332,7 +332,7 @@ def test_wrong_contents_are_refused_with_the_name_of_the_file(tmp_path, suffix):
     EmbeddingSet(VECTORS, INTEGERS).save(path)
     np.save(labels, np.arange(100))
     text = message(path, labels=labels)
-    assert text == f"{path}: labels has 100 entries, embeddings has 6 rows: one label a row is needed"
+    assert text == f"{path}: labels has 100 entries, embeddings has 6 rows: one label per row is needed"
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -418,7 +418,7 @@ def write_no_array(path: Path) -> None:
 BOMBS = {
     "one dimension": (lambda path: write_zeros(path, (LARGE // 4,)), "two dimensions are needed"),
     "more rows than labels": (lambda path: write_zeros(path, (LARGE // 8, 2)), "labels has 6 entries"),
-    "many labels": (lambda path: write_zeros(path, (6, 2), np.zeros(LARGE // 8, int)), "one label a row is needed"),
+    "many labels": (lambda path: write_zeros(path, (6, 2), np.zeros(LARGE // 8, int)), "one label per row is needed"),
     "labels in two dimensions": (
         lambda path: write_zeros(path, (6, 2), np.zeros((6, LARGE // 48), int)),
         "one dimension",

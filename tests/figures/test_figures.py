@@ -176,7 +176,7 @@ def test_calibration_ranges_show_opis_and_ranks_by_definition(sets, evaluations)
 def test_calibration_ranges_are_those_that_there_are_pairs_for(evaluations):
     few = evaluations["a"]  # 2,160 negative pairs
     assert len(figures.calibration_ranges({"a": few}).axes[0].get_xticks()) == 5
-    with pytest.raises(InputError, match="the smallest that can be told from zero"):
+    with pytest.raises(InputError, match="the smallest rate above zero"):
         figures.calibration_ranges({"a": few}, [(1e-6, 1e-2)])
     with pytest.raises(InputError, match="ranges is empty"):
         figures.calibration_ranges({"a": few}, [])

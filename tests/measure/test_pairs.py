@@ -182,7 +182,7 @@ def test_torch_operations_count_what_the_kernels_count(listed, monkeypatch):
 
 def test_device_of_torch_gives_the_scores_of_the_reference():
     rows, labels = clusters(1500, 50, singles=5)
-    with pytest.warns(UserWarning, match="5 of 55 classes have a single image"):
+    with pytest.warns(UserWarning, match="5 of 55 classes have a single item"):
         found = im.evaluate(rows, labels, k=K, device="cpu")
     assert found.method == "binned"
     assert_scores_agree(found, reference(rows, labels, k=K), 5e-4)

@@ -348,7 +348,7 @@ def test_rates_that_are_just_the_target_are_not_above_it():
         ({"far": 0.0}, "far is 0.0: a number above 0 and below 1"),
         ({"far": "0.1"}, "far is the text '0.1'"),
         ({"frr": 1.0}, "frr is 1.0: a number above 0 and below 1"),
-        ({"far": 1e-9}, "smallest that can be told from zero is"),
+        ({"far": 1e-9}, "smallest rate above zero is"),
         ({"frr": 1e-9}, "smallest that can be told from zero is"),
         ({"utility": "most"}, "utility is 'most': one of 'best'"),
         ({"cost": (1.0, 1.0)}, "three numbers are needed"),

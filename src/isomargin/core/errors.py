@@ -10,9 +10,9 @@ class InputError(ValueError):
 
     `details` are lines to print below it, where a list belongs to the sentence.
 
-    >>> raise InputError("labels has 100 entries, embeddings has 120 rows: one label a row is needed")
+    >>> raise InputError("labels has 100 entries, embeddings has 120 rows: one label per row is needed")
     Traceback (most recent call last):
-    isomargin.InputError: labels has 100 entries, embeddings has 120 rows: one label a row is needed
+    isomargin.InputError: labels has 100 entries, embeddings has 120 rows: one label per row is needed
     """
 
     def __init__(self, sentence: str, details: Sequence[str] = ()) -> None:

@@ -60,7 +60,7 @@ def check_shapes(vectors: Vectors, labels: npt.NDArray[Any] | None = None) -> No
     check_dimensions(labels)
     if len(labels) != len(vectors):
         raise InputError(
-            f"labels has {len(labels)} entries, embeddings has {len(vectors)} rows: one label a row is needed"
+            f"labels has {len(labels)} entries, embeddings has {len(vectors)} rows: one label per row is needed"
         )
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class EmbeddingSet:
-    """Vectors (n, d) of floats or integers, and labels (n,) of integers or text: one label a row.
+    """Vectors (n, d) of floats or integers, and labels (n,) of integers or text: one label per row.
 
     Vectors are kept as they are given: a numpy array, memory-mapped or not, or a torch tensor, of any precision.
     Labels may be given as a list, an array or a tensor, and become a numpy array; so may `ids`, which name the rows.
@@ -36,7 +36,7 @@ class EmbeddingSet:
     EmbeddingSet(vectors: (3, 3) float32, labels: (3,) <U3)
     >>> EmbeddingSet(np.eye(3), [0, 1])
     Traceback (most recent call last):
-    isomargin.InputError: labels has 2 entries, embeddings has 3 rows: one label a row is needed
+    isomargin.InputError: labels has 2 entries, embeddings has 3 rows: one label per row is needed
     """
 
     vectors: Vectors

@@ -1,1 +1,1 @@
-"""From vectors and labels to counts of pairs: everything whose cost grows with the square of the items."""
+"""Count pairs by class and distance: everything whose cost grows with the square of the number of items."""

@@ -1,6 +1,6 @@
-"""What a pass over the pairs leaves behind: distances per class, and per-class sums of the retrieval scores.
+"""The results of a pass over the pairs: distances per class, and per-class sums of the retrieval scores.
 
-Everything of size pairs ends here: all later steps work on these, of size classes x bins.
+Nothing after this point depends on the number of pairs: all later steps work on these arrays of classes x bins.
 """
 
 from dataclasses import dataclass
@@ -16,28 +16,28 @@ class PairCounts:
     """The distances of each class's positive and negative pairs, listed or binned."""
 
     positives: ClassDistances
-    """Pairs with both ends in the class, each once, no image with itself."""
+    """Pairs of two items of the class, each pair counted once; an item is not paired with itself."""
     negatives: ClassDistances
-    """Pairs with exactly one end in the class; each belongs to two classes (to one if sampled class by class)."""
+    """Pairs of an item of the class and an item of another; each pair appears in both classes (in one if sampled)."""
 
 
 @dataclass(frozen=True)
 class RankCounts:
-    """Sums over each class's queries of what retrieval scores are the means of.
+    """Retrieval results of single queries, summed over the queries of each class.
 
-    A query is an image whose class has another. Among neighbours equally far, positives come first.
+    Every item whose class has at least two items is a query. Among neighbours at equal distance, positives rank first.
     """
 
     queries: NDArray[np.int64]
-    """(classes,) number of queries: the class's size, or 0 for a class of one image."""
+    """(classes,) number of queries: the class's size, or 0 for a class of one item."""
     k: tuple[int, ...]
-    """The numbers of neighbours looked at."""
+    """The values of k in recall@k."""
     hits: NDArray[np.int64]
-    """(classes, len(k)) queries with a positive among their k nearest others."""
+    """(classes, len(k)) queries with a positive among their k nearest neighbours."""
     r_precision: NDArray[np.float64] | None
-    """(classes,) sum of R-precision; None where it was not asked for."""
+    """(classes,) sum of R-precision; None if it was not requested."""
     average_precision: NDArray[np.float64] | None
-    """(classes,) sum of average precision at R; None where it was not asked for."""
+    """(classes,) sum of average precision at R; None if it was not requested."""
 
     @classmethod
     def from_queries(
@@ -49,14 +49,14 @@ class RankCounts:
         r_precision: NDArray[np.float64] | None,  # (n,)
         average_precision: NDArray[np.float64] | None,  # (n,)
     ) -> "RankCounts":
-        """Sum each query's result over its class."""
-        counted = (sizes > 1)[class_of]
+        """Sum the queries' results over each class."""
+        is_query = (sizes > 1)[class_of]
 
         def total(values: NDArray[np.float64]) -> NDArray[np.float64]:
-            weights = np.where(counted, values, 0.0)
+            weights = np.where(is_query, values, 0.0)
             return np.asarray(np.bincount(class_of, weights=weights, minlength=len(sizes)), np.float64)
 
-        hits = [total((nearer < each).astype(np.float64)) for each in k]
+        hits = [total((nearer < neighbours).astype(np.float64)) for neighbours in k]
         return cls(
             queries=np.where(sizes > 1, sizes, 0),
             k=k,

@@ -1,7 +1,8 @@
-"""Each class's pair distances, in the two forms in which they are kept: listed one by one, or counted in fine bins.
+"""The pair distances of each class, kept in one of two forms: listed one by one, or counted in fine bins.
 
-Both answer the same questions (how many pairs lie within a distance, at which distance a count is reached), for each
-class and pooled. Lists answer exactly; bins interpolate within a bin. Nothing here knows what the pairs are.
+Both forms have the same methods, per class and pooled: how many pairs lie within a distance, and at which distance a
+number of pairs is reached. Lists are exact; bins interpolate within a bin. The code is the same for positive and
+negative pairs.
 """
 
 from dataclasses import dataclass
@@ -12,12 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-FARTHEST = 2.0  # of unit vectors
-ROUNDED = 2e-6  # how far float32 may move a distance that is not small
+FARTHEST = 2.0  # the largest distance between unit vectors
+ROUNDED = 2e-6  # the largest float32 rounding error of a distance that is not small
 
 
 def admitting(ascending: NDArray[Any], count: int) -> float:
-    """Give the threshold midway between two distances that admits at most so many, equal ones together.
+    """Return the threshold, midway between two distances, that admits as many pairs as it can but at most ``count``.
+
+    Pairs at equal distance are admitted or refused together. Returns -inf if even a threshold of 0 admits too many.
 
     >>> admitting(np.array([0.1, 0.3, 0.3]), 2), admitting(np.array([0.1, 0.3]), 2), admitting(np.array([0.0, 0.1]), 0)
     (0.2, 2.0, -inf)
@@ -46,25 +49,25 @@ class ListedDistances:
     """
 
     distances: NDArray[Any]
-    """(pairs,) ascending within each class."""
+    """(pairs,) the distances, class after class, ascending within each class."""
     offsets: NDArray[np.int64]
     """(classes + 1,) where each class's distances start."""
     appearances: int
-    """In how many classes each pair appears: 2 for negative pairs, unless they were sampled class by class."""
+    """Number of classes in which each pair appears: 2 for negative pairs, unless they were sampled class by class."""
 
     @property
     def totals(self) -> NDArray[np.int64]:
-        """(classes,) pairs of each class."""
+        """(classes,) number of pairs of each class."""
         return np.diff(self.offsets)
 
     @property
     def pooled_total(self) -> int:
-        """Pairs, each counted once."""
+        """Number of pairs, each counted once."""
         return int(self.offsets[-1]) // self.appearances
 
     @cached_property
     def pooled(self) -> NDArray[Any]:
-        """(pairs,) all distances, ascending, each pair once."""
+        """(pairs,) all distances, ascending, each pair counted once."""
         return np.sort(self.distances)[:: self.appearances]
 
     def of_class(self, which: int) -> NDArray[Any]:
@@ -72,27 +75,27 @@ class ListedDistances:
         return self.distances[self.offsets[which] : self.offsets[which + 1]]
 
     def within(self, distances: Floats) -> Floats:
-        """(classes, m) pairs of each class at most this far apart."""
+        """(classes, m) number of pairs of each class within each distance."""
         rows = [np.searchsorted(self.of_class(i), distances, side="right") for i in range(len(self.totals))]
         return np.array(rows, dtype=np.float64)
 
     def pooled_within(self, distances: Floats) -> Floats:
-        """(m,) pairs at most this far apart."""
+        """(m,) number of pairs within each distance, each pair counted once."""
         return np.searchsorted(self.pooled, distances, side="right").astype(np.float64)
 
     def class_distance_at(self, counts: NDArray[np.int64]) -> Floats:
-        """(classes,) smallest distance within which a class has so many pairs; NaN where it has none."""
+        """(classes,) smallest distance within which each class has its count of pairs; NaN for an empty class."""
         found = np.full(len(self.totals), np.nan)
-        some = self.totals > 0
-        found[some] = self.distances[self.offsets[:-1][some] + np.clip(counts, 1, self.totals)[some] - 1]
+        nonempty = self.totals > 0
+        found[nonempty] = self.distances[self.offsets[:-1][nonempty] + np.clip(counts, 1, self.totals)[nonempty] - 1]
         return found
 
     def pooled_distance_at(self, count: int) -> float:
-        """Smallest distance within which there are so many pairs."""
+        """Return the smallest distance within which there are ``count`` pairs."""
         return float(self.pooled[min(max(count, 1), len(self.pooled)) - 1])
 
     def pooled_distance_admitting(self, count: int) -> float:
-        """Give the threshold that admits as many pairs as it can, but no more than so many; -inf where none does.
+        """Return the threshold that admits as many pairs as it can but at most ``count``; -inf if there is none.
 
         >>> listed = ListedDistances(np.array([0.1, 0.3, 0.2]), np.array([0, 2, 3]), appearances=1)
         >>> listed.pooled_distance_admitting(2), listed.pooled_distance_admitting(3)
@@ -101,16 +104,16 @@ class ListedDistances:
         return admitting(self.pooled, count)
 
     def short_of(self, distance: float) -> float:
-        """Give a threshold that accepts what was counted within this distance, and no more: the distance itself."""
+        """Return a threshold that accepts exactly the pairs counted within this distance: the distance itself."""
         return distance
 
 
 @dataclass(frozen=True)
 class BinnedDistances:
-    """Counts of pairs in even bins of distance from 0 to ``reach``.
+    """Counts of pairs in bins of equal width from distance 0 to ``reach``.
 
-    Within a bin the pooled distribution's shape (a monotone cubic through its counts) tells how much of the bin lies
-    below a distance, and every class takes that share of its own count. The classes' counts so add up to the pooled.
+    Within a bin, a monotone cubic through the pooled counts gives the share of the bin's pairs that lies below a
+    distance. Every class uses that share of its own count, so that the classes' counts add up to the pooled count.
 
     >>> binned = BinnedDistances(np.array([[2, 0, 2], [0, 4, 0]]), reach=0.3, appearances=1)
     >>> binned.within(np.array([0.1, 0.2, 0.3])).round(6)
@@ -119,30 +122,30 @@ class BinnedDistances:
     """
 
     counts: NDArray[Any]
-    """(classes, bins) pairs in each bin."""
+    """(classes, bins) number of pairs in each bin."""
     reach: float
-    """The last bin's end: no pair is farther apart."""
+    """The end of the last bin: no pair is farther apart."""
     appearances: int
-    """In how many classes each pair appears: 2 for negative pairs."""
+    """Number of classes in which each pair appears: 2 for negative pairs."""
 
     @cached_property
     def edges(self) -> Floats:
-        """(bins + 1,) where bins start and end."""
+        """(bins + 1,) the edges of the bins."""
         return np.linspace(0.0, self.reach, self.counts.shape[1] + 1)
 
     @cached_property
     def totals(self) -> NDArray[np.int64]:
-        """(classes,) pairs of each class."""
+        """(classes,) number of pairs of each class."""
         return np.asarray(self.counts.sum(axis=1, dtype=np.int64))
 
     @property
     def pooled_total(self) -> int:
-        """Pairs, each counted once."""
+        """Number of pairs, each counted once."""
         return int(self.totals.sum()) // self.appearances
 
     @cached_property
     def pooled_cumulative(self) -> Floats:
-        """(bins + 1,) pairs below each edge, each pair once."""
+        """(bins + 1,) number of pairs below each edge, each pair counted once."""
         pooled = self.counts.sum(axis=0, dtype=np.int64)
         return np.concatenate([[0.0], np.cumsum(pooled)]) / self.appearances
 
@@ -154,7 +157,7 @@ class BinnedDistances:
         return PchipInterpolator(self.edges, self.pooled_cumulative)
 
     def place(self, distances: Floats) -> tuple[NDArray[np.int64], Floats]:
-        """(m,) the bin that each distance falls in, and the share of that bin which lies below it."""
+        """(m,) the bin of each distance, and (m,) the share of that bin's pairs that lies below the distance."""
         distances = self.at_edges(distances)
         bins = np.clip(np.searchsorted(self.edges, distances, side="right") - 1, 0, self.counts.shape[1] - 1)
         low, high = self.pooled_cumulative[bins], self.pooled_cumulative[bins + 1]
@@ -162,18 +165,18 @@ class BinnedDistances:
         return bins, np.clip(share, 0.0, 1.0)
 
     def within(self, distances: Floats) -> Floats:
-        """(classes, m) pairs of each class at most this far apart."""
+        """(classes, m) number of pairs of each class within each distance."""
         from isomargin.measure.pairs.kernels import count_below
 
         bins, share = self.place(distances)
         classes, order = len(self.counts), np.argsort(bins, kind="stable")
-        questions = np.tile(bins[order], classes)
+        lookups = np.tile(bins[order], classes)
         below = np.empty((classes, len(bins)))
-        below[:, order] = count_below(self.counts, np.arange(classes + 1) * len(bins), questions).reshape(classes, -1)
+        below[:, order] = count_below(self.counts, np.arange(classes + 1) * len(bins), lookups).reshape(classes, -1)
         return np.asarray(below + share * self.counts[:, bins])
 
     def within_own(self, offsets: NDArray[np.int64], distances: Floats) -> Floats:
-        """(m,) for each of a class's distances, ascending from its offset, the class's pairs at most so far apart."""
+        """(m,) number of pairs of class i within each of ``distances[offsets[i]:offsets[i + 1]]``, ascending."""
         from isomargin.measure.pairs.kernels import count_below
 
         bins, share = self.place(distances)
@@ -181,11 +184,11 @@ class BinnedDistances:
         return np.asarray(count_below(self.counts, offsets, bins) + share * self.counts[class_index, bins])
 
     def pooled_within(self, distances: Floats) -> Floats:
-        """(m,) pairs at most this far apart."""
+        """(m,) number of pairs within each distance, each pair counted once."""
         return np.asarray(self.curve(self.at_edges(distances)))
 
     def invert(self, counts: Floats) -> Floats:
-        """(m,) distance at which the pooled cubic, which rises, reaches each count: found by halving intervals."""
+        """(m,) distance at which the pooled cubic reaches each count, found by bisection."""
         bins = np.clip(np.searchsorted(self.pooled_cumulative, counts, side="left") - 1, 0, self.counts.shape[1] - 1)
         low, high = self.edges[bins], self.edges[bins + 1]
         for _ in range(50):
@@ -195,28 +198,28 @@ class BinnedDistances:
         return high
 
     def class_distance_at(self, counts: NDArray[np.int64]) -> Floats:
-        """(classes,) smallest distance within which a class has so many pairs; NaN where it has none."""
+        """(classes,) smallest distance within which each class has its count of pairs; NaN for an empty class."""
         from isomargin.measure.pairs.kernels import bins_reaching
 
         found = np.full(len(self.counts), np.nan)
-        some = np.flatnonzero(self.totals)
-        wanted = np.clip(counts, 1, self.totals)[some]
-        bins, below = np.empty(len(some), np.int64), np.empty(len(some), np.int64)
-        bins_reaching(self.counts[some] if len(some) < len(self.counts) else self.counts, wanted, bins, below)
-        # The k-th of m values spread over a bin lies, in the mean, at (k - 1/2) / m of it.
-        share = (wanted - 0.5 - below) / self.counts[some, bins]
+        nonempty = np.flatnonzero(self.totals)
+        wanted = np.clip(counts, 1, self.totals)[nonempty]
+        bins, below = np.empty(len(nonempty), np.int64), np.empty(len(nonempty), np.int64)
+        bins_reaching(self.counts[nonempty] if len(nonempty) < len(self.counts) else self.counts, wanted, bins, below)
+        # The k-th of m values spread over a bin lies, on average, at (k - 1/2) / m of its width.
+        share = (wanted - 0.5 - below) / self.counts[nonempty, bins]
         low, high = self.pooled_cumulative[bins], self.pooled_cumulative[bins + 1]
-        found[some] = self.invert(low + share * (high - low))
+        found[nonempty] = self.invert(low + share * (high - low))
         return found
 
     def pooled_distance_at(self, count: int) -> float:
-        """Smallest distance within which there are so many pairs."""
+        """Return the smallest distance within which there are ``count`` pairs."""
         return float(self.invert(np.array([min(max(count, 1), self.pooled_total) - 0.5]))[0])
 
     def pooled_distance_admitting(self, count: int) -> float:
-        """Give the bin's edge that admits as many pairs as it can, but no more than so many; -inf where none does.
+        """Return the bin edge that admits as many pairs as it can but at most ``count``; -inf if there is none.
 
-        The threshold itself should be `short_of` it: pairs exactly at an edge are counted beyond it.
+        Use `short_of` to turn it into a threshold: pairs exactly at an edge are counted in the bin beyond it.
         """
         if count >= self.pooled_total:
             return FARTHEST
@@ -224,19 +227,19 @@ class BinnedDistances:
         return float(self.edges[edge]) if edge > 0 else -np.inf
 
     def short_of(self, distance: float) -> float:
-        """Give a threshold that accepts no pair that was not counted within this edge, though distances were rounded.
+        """Return a threshold that accepts only pairs counted below this edge, in spite of float32 rounding.
 
-        Where many pairs are equally far apart, as binary codes are, they may lie on the edge itself.
+        Where many pairs are equally far apart, as with binary codes, they may lie exactly at the edge.
         """
         return max(distance - self.rounding, 0.0) if distance < self.reach else distance
 
     @property
     def rounding(self) -> float:
-        """How near to an edge a pair may have been counted on the wrong side of it."""
+        """The distance from an edge within which a pair may have been counted on the wrong side of it."""
         return float(min(ROUNDED, self.reach / self.counts.shape[1] / 4))
 
     def at_edges(self, distances: Floats) -> Floats:
-        """(m,) distances no farther than the reach; those just short of an edge, as thresholds are, at the edge."""
+        """(m,) distances clipped to the reach; those just short of an edge, like thresholds, moved to the edge."""
         distances = np.clip(distances, 0.0, self.reach)
         beyond = self.edges[np.clip(np.searchsorted(self.edges, distances, side="left"), 0, len(self.edges) - 1)]
         return np.where(beyond - distances <= 1.001 * self.rounding, beyond, distances)

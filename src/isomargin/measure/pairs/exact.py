@@ -1,9 +1,9 @@
-"""The exact count: float64 products, every distance compared as it is, in three passes over rows of whole classes.
+"""The exact count: float64 products, no bins, in three passes over groups of classes.
 
-The first pass answers what concerns one class at a time and finds the narrow bins in which the pooled quantiles lie;
-the second collects the distances in those bins; the third counts at the distances found. Slower than the binned pass
-(a full product in float64, three times), and the largest class's rows must fit into memory. Not for daily use on
-large sets: for small ones, for distances that repeat, and for checking.
+The first pass computes what concerns one class at a time and finds the narrow bins that contain the pooled quantiles.
+The second collects the distances in those bins. The third counts the pairs within the distances found. This takes
+three full float64 products, so it is slower than the binned pass, and the rows of the largest class must fit into
+memory. It is meant for small sets, for distances that repeat, and for checking the binned pass.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,17 +28,17 @@ from isomargin.measure.settings import Settings
 
 Result = TypeVar("Result")
 
-QUANTUM_OF_REPEATED = 2.0**-36  # coarser, so that where distances repeat hardly any equal ones fall on two steps
-GROUP_BYTES = 1 << 27  # distances held by one worker
-LARGEST_CLASS_BYTES = 1 << 29  # of one class's distances; a worker needs about four times that
+QUANTUM_OF_REPEATED = 2.0**-36  # coarser, so that where distances repeat, equal ones rarely round to different steps
+GROUP_BYTES = 1 << 27  # size of the distances held by one worker
+LARGEST_CLASS_BYTES = 1 << 29  # size of one class's distances; a worker needs about four times as much
 MOST_POSITIVES = 1 << 26
-LISTED_NEGATIVES = 1 << 19  # up to this many negative pairs all distances are kept, so that later questions stay exact
-FINE = 1 << 19  # pooled bins a unit of distance
-KEPT_DISTANCES = 1 << 25  # up to this many distances are kept from pass to pass instead of computed again
+LISTED_NEGATIVES = 1 << 19  # up to this many negative pairs are kept one by one, so that `with_settings` is exact too
+FINE = 1 << 19  # pooled bins per unit of distance
+KEPT_DISTANCES = 1 << 25  # up to this many distances are kept from pass to pass instead of recomputed
 
 
 class ExactResult(NamedTuple):
-    """PairSummary that are exact, and counts for later questions."""
+    """An exact summary, and the counts from which other settings can be computed later."""
 
     counts: PairCounts
     ranks: RankCounts
@@ -50,7 +50,7 @@ class ClassResult:
     """What the first pass finds out about one class."""
 
     positives: Floats  # ascending
-    negatives: Floats | NDArray[np.uint32]  # ascending if they are kept, else counts in bins
+    negatives: Floats | NDArray[np.uint32]  # the distances, ascending, if they are kept; else counts in bins
     far_distance: float
     auc: float
     eer: float
@@ -60,7 +60,7 @@ class ClassResult:
 
 
 def fits(data: ClassSortedVectors) -> bool:
-    """Whether the largest class's distances, and all positives', can be held."""
+    """Whether the distances of the largest class, and those of all positive pairs, fit into memory."""
     sizes = data.sizes
     positives = int((sizes * (sizes - 1) // 2).sum())
     return int(sizes.max()) * len(data.class_of) * 8 <= LARGEST_CLASS_BYTES and positives <= MOST_POSITIVES
@@ -72,16 +72,16 @@ def fine_bin(distances: Floats) -> NDArray[np.int64]:
 
 
 class ExactPass:
-    """The three passes, and what they share. ``data`` must hold float64 vectors."""
+    """The three passes and the state they share. ``data`` must hold float64 vectors."""
 
     def __init__(
         self, data: ClassSortedVectors, settings: Settings, threads: int | None, progress: Progress | None
     ) -> None:
         if not fits(data):
             raise InputError(
-                "the exact count keeps the distances inside classes and of the largest class to all others in memory, "
-                f"and a class of {data.sizes.max():,} among {len(data.class_of):,} images is too large for that: "
-                "leave exact out"
+                "the exact count keeps all distances within classes and all distances of the largest class in memory, "
+                f"and a class of {data.sizes.max():,} among {len(data.class_of):,} items is too large for that: "
+                "leave out exact"
             )
         self.data, self.settings = data, settings
         self.threads = threads or available_cores()
@@ -98,17 +98,17 @@ class ExactPass:
         self.done = 0.0
 
     def groups(self) -> list[slice]:
-        """Consecutive classes, as many as a worker can hold."""
-        most = max(1, GROUP_BYTES // 8 // len(self.data.class_of))
+        """Split the classes into groups of consecutive classes, each as large as a worker can hold."""
+        most_rows = max(1, GROUP_BYTES // 8 // len(self.data.class_of))
         groups, first = [], 0
         while first < len(self.data.sizes):
-            last = int(np.searchsorted(self.ends, self.starts[first] + most, side="right"))
+            last = int(np.searchsorted(self.ends, self.starts[first] + most_rows, side="right"))
             groups.append(slice(first, max(last, first + 1)))
             first = groups[-1].stop
         return groups
 
     def distances(self, group: slice) -> Floats:
-        """(rows of these classes, n) distances."""
+        """(rows of the group, n) distances from the group's items to all items."""
         if self.kept is not None and group.start in self.kept:
             return self.kept[group.start]
         rows = self.data.vectors[self.starts[group.start] : self.ends[group.stop - 1]]
@@ -118,7 +118,7 @@ class ExactPass:
         return distances
 
     def each_group(self, work: Callable[[slice, Floats], Result]) -> Iterator[Result]:
-        """Apply work to each group's distances, on all threads, results in order."""
+        """Apply ``work`` to each group's distances on all threads; results come in the order of the groups."""
         groups = self.groups()
         share = 1 / 3 / len(groups)
         with threadpool_limits(1), ThreadPoolExecutor(self.threads) as pool:
@@ -128,40 +128,40 @@ class ExactPass:
                 yield result
 
     def blocks(self, group: slice, distances: Floats) -> Iterator[tuple[int, Floats]]:
-        """Each class of a group with its rows' distances, (size, n)."""
+        """Yield each class of a group with the (size, n) distances of its rows."""
         origin = self.starts[group.start]
         for i in range(group.start, group.stop):
             yield i, distances[self.starts[i] - origin : self.ends[i] - origin]
 
     def negatives(self, which: int, block: Floats) -> Floats:
-        """The class's negative pairs' distances, unordered."""
+        """Distances of the class's negative pairs, unsorted."""
         return np.concatenate([block[:, : self.starts[which]].ravel(), block[:, self.ends[which] :].ravel()])
 
     def pooled_negatives_of(self, group: slice, distances: Floats) -> Floats:
-        """Distances of the negative pairs between these classes and later ones, so that each pair comes once."""
+        """Distances of the negative pairs between these classes and later ones, so that each pair is counted once."""
         return np.concatenate([block[:, self.ends[i] :].ravel() for i, block in self.blocks(group, distances)])
 
     def ranks_alone(self) -> RankCounts:
-        """The first pass, for the retrieval results alone."""
+        """Run the first pass only, for the retrieval results."""
         return self.ranks_of(self.first_pass()[0])
 
     def ranks_of(self, classes: list[ClassResult]) -> RankCounts:
-        """Sum the queries' ranks by class."""
+        """Sum the queries' ranks over each class."""
         return RankCounts.from_queries(
             self.data.class_of,
             self.data.sizes,
             self.settings.k,
-            np.concatenate([each.nearer for each in classes]),
-            np.concatenate([each.r_precision for each in classes]) if self.settings.map_at_r else None,
-            np.concatenate([each.average_precision for each in classes]) if self.settings.map_at_r else None,
+            np.concatenate([result.nearer for result in classes]),
+            np.concatenate([result.r_precision for result in classes]) if self.settings.map_at_r else None,
+            np.concatenate([result.average_precision for result in classes]) if self.settings.map_at_r else None,
         )
 
     def run(self) -> ExactResult:
-        """All three passes."""
+        """Run all three passes."""
         sizes = self.data.sizes
         classes, fine_counts = self.first_pass()
         positives = ListedDistances(
-            np.concatenate([each.positives for each in classes]),
+            np.concatenate([result.positives for result in classes]),
             np.concatenate([[0], np.cumsum(sizes * (sizes - 1) // 2)]),
             appearances=1,
         )
@@ -170,14 +170,14 @@ class ExactPass:
         return ExactResult(counts, self.ranks_of(classes), self.third_pass(classes, positives, quantiles))
 
     def keep(self, classes: list[ClassResult]) -> ListedDistances | BinnedDistances:
-        """The negatives for later questions."""
+        """Return the negatives in the form in which they are kept: listed if there are few, else binned."""
         if self.keep_negatives:
             offsets = np.concatenate([[0], np.cumsum(self.negative_totals)])
-            return ListedDistances(np.concatenate([each.negatives for each in classes]), offsets, appearances=2)
-        return BinnedDistances(np.stack([each.negatives for each in classes]), self.reach, appearances=2)
+            return ListedDistances(np.concatenate([result.negatives for result in classes]), offsets, appearances=2)
+        return BinnedDistances(np.stack([result.negatives for result in classes]), self.reach, appearances=2)
 
     def first_pass(self) -> tuple[list[ClassResult], NDArray[np.int64]]:
-        """What is known of each class, and (fine bins,) the pooled negatives in narrow bins."""
+        """Return the result of each class, and (fine bins,) the counts of the pooled negatives in narrow bins."""
 
         def work(group: slice, distances: Floats) -> tuple[list[ClassResult], NDArray[np.int64]]:
             results = [self.study_class(i, block) for i, block in self.blocks(group, distances)]
@@ -191,29 +191,29 @@ class ExactPass:
         return classes, fine_counts
 
     def study_class(self, which: int, block: Floats) -> ClassResult:
-        """Everything about one class that needs only its own pairs."""
+        """Compute everything about one class that needs only the pairs of that class."""
         size, start = len(block), self.starts[which]
         positives = np.sort(np.concatenate([block[i, start + i + 1 : start + size] for i in range(size)]))
         negatives = np.sort(self.negatives(which, block))
         needed = int(needed_pairs(self.settings.target_far, np.array(len(negatives))))
-        some = len(positives) > 0
+        has_positives = len(positives) > 0
         return ClassResult(
             positives,
             negatives if self.keep_negatives else self.count_in_bins(negatives),
             float(negatives[needed - 1]),
-            listed_auc(positives, negatives) if some else np.nan,
-            listed_eer(positives, negatives)[0] if some else np.nan,
+            listed_auc(positives, negatives) if has_positives else np.nan,
+            listed_eer(positives, negatives)[0] if has_positives else np.nan,
             *self.rank_queries(which, block),
         )
 
     def count_in_bins(self, ascending: Floats) -> NDArray[np.uint32]:
-        """(bins,) how many fall in each bin."""
+        """(bins,) number of distances in each bin."""
         below = np.searchsorted(ascending, self.edges, side="left")
         below[-1] = len(ascending)
         return np.diff(below).astype(np.uint32)
 
     def rank_queries(self, which: int, block: Floats) -> tuple[NDArray[np.int32], Floats, Floats]:
-        """For each image of the class: negatives nearer than its nearest positive, R-precision, average precision."""
+        """For each item of the class: negatives nearer than its nearest positive, R-precision, average precision."""
         size, start, end = len(block), self.starts[which], self.ends[which]
         nearer, r_precision, average_precision = np.zeros(size, np.int32), np.zeros(size), np.zeros(size)
         if size == 1:
@@ -224,7 +224,7 @@ class ExactPass:
         return nearer, r_precision, average_precision
 
     def find_quantiles(self, positives: ListedDistances, fine_counts: NDArray[np.int64]) -> "Quantiles":
-        """Second pass: collect the distances in the bins that hold the pooled quantiles, and take them exactly."""
+        """Second pass: collect the distances in the bins that contain the pooled quantiles, and find them exactly."""
         settings, total = self.settings, self.pooled_negatives
         below = np.concatenate([[0], np.cumsum(fine_counts)])
         wanted = [pairs_at_far(settings.target_far, total, "target_far")]
@@ -233,8 +233,8 @@ class ExactPass:
             if settings.frr is None:
                 wanted.append(pairs_at_far(settings.far[0], total, "far"))
         bins = [int(np.searchsorted(below, count, side="left")) - 1 for count in wanted]
-        # FAR - FRR rises: the equal error rate is at a distance in the bin where it stops being negative, or at the
-        # last one before it.
+        # FAR - FRR rises. The equal error rate is reached at a distance in the bin where it stops being negative, or at
+        # the last distance before that bin.
         kept = np.searchsorted(positives.pooled, np.arange(1, len(below)) / FINE, side="left")
         frr = 1 - kept / positives.pooled_total
         meeting = int(np.argmax(below[1:] / total >= frr))
@@ -246,7 +246,7 @@ class ExactPass:
         return Quantiles(at[0], low, high, eer, auc)
 
     def range_from(self, at: list[float], positives: ListedDistances) -> tuple[float, float]:
-        """The calibration range, given the pooled distances at the rates asked for."""
+        """Return the calibration range, given the pooled distances at the requested rates."""
         settings = self.settings
         if settings.distances is not None:
             return settings.distances
@@ -256,7 +256,7 @@ class ExactPass:
         return check_range(positives.pooled_distance_at(kept), at[1], settings)
 
     def second_pass(self, positives: ListedDistances, bins: NDArray[np.int64]) -> tuple["Tally", float]:
-        """Pooled negatives' distances in these narrow bins; and the pooled AUC."""
+        """Return the distances of the pooled negatives in these narrow bins, and the pooled AUC."""
         wanted = np.zeros(2 * FINE + 1, bool)
         wanted[bins] = True
         pooled_positives = positives.pooled
@@ -277,7 +277,7 @@ class ExactPass:
     def eer_around(
         self, meeting: int, inside: "Tally", positives: ListedDistances, below: NDArray[np.int64]
     ) -> tuple[float, float]:
-        """Equal error rate and its threshold, from the distances around the meeting."""
+        """Return the equal error rate and its threshold, from the distances around the bin where FAR meets FRR."""
         pooled = positives.pooled
         edges = np.array([meeting, meeting + 1]) / FINE
         first, last = np.searchsorted(pooled, edges, side="left")
@@ -292,7 +292,7 @@ class ExactPass:
         return eer, float(thresholds[at])
 
     def third_pass(self, classes: list[ClassResult], positives: ListedDistances, quantiles: "Quantiles") -> PairSummary:
-        """Count each class's negatives at the grid's distances and at the target's."""
+        """Count each class's negatives within the distances of the grid and within the target distance."""
         grid = np.linspace(quantiles.low, quantiles.high, self.settings.grid)
         at = np.append(grid, quantiles.target)
         order = np.argsort(at)
@@ -316,39 +316,39 @@ class ExactPass:
             target_distance=quantiles.target,
             target_positives_within=positives.within(np.array([quantiles.target]))[:, 0],
             target_negatives_within=negatives_within[:, -1],
-            class_far_distance=np.array([each.far_distance for each in classes]),
+            class_far_distance=np.array([result.far_distance for result in classes]),
             class_frr_distance=positives.class_distance_at(kept_pairs(self.settings.target_frr, positives.totals)),
             eer=quantiles.eer[0],
             eer_distance=quantiles.eer[1],
-            class_eer=np.array([each.eer for each in classes]),
+            class_eer=np.array([result.eer for result in classes]),
             auc=quantiles.auc,
-            class_auc=np.array([each.auc for each in classes]),
+            class_auc=np.array([result.auc for result in classes]),
         )
 
 
 class Tally(NamedTuple):
-    """Distinct distances, ascending, and how many pairs have each: where distances repeat, far fewer than the pairs."""
+    """Distinct distances, ascending, and the number of pairs at each; small where distances repeat."""
 
     values: Floats
     counts: NDArray[np.int64]
 
     @classmethod
     def merge(cls, tallies: "list[Tally]") -> "Tally":
-        """Add several up."""
-        values, place = np.unique(np.concatenate([each.values for each in tallies]), return_inverse=True)
+        """Add up several tallies."""
+        values, place = np.unique(np.concatenate([tally.values for tally in tallies]), return_inverse=True)
         counts = np.zeros(len(values), np.int64)
-        np.add.at(counts, place, np.concatenate([each.counts for each in tallies]))
+        np.add.at(counts, place, np.concatenate([tally.counts for tally in tallies]))
         return cls(values, counts)
 
     def distance_at(self, low: float, count: int) -> float:
-        """The distance of the so-many-th pair from ``low`` on."""
+        """Return the distance of the ``count``-th nearest pair among those at least ``low`` apart."""
         first = int(np.searchsorted(self.values, low, side="left"))
         return float(self.values[first + np.searchsorted(np.cumsum(self.counts[first:]), count, side="left")])
 
 
 @dataclass(frozen=True)
 class Quantiles:
-    """What the second pass finds for all classes together."""
+    """What the second pass finds for all classes pooled: the target distance, the range, the EER and the AUC."""
 
     target: float
     low: float

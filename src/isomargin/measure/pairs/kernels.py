@@ -1,7 +1,7 @@
-"""The compiled kernels, and nothing else: what is done with one tile of similarities, and walks over counters.
+"""The compiled kernels: counting and ranking within one tile of similarities, and scans over the counters.
 
 Rows are sorted by class. Index arithmetic is unsigned and inner loops run over slices, because signed indices
-(which numba lets wrap around) and offset indices keep the compiler from vectorising: worth a factor of three.
+(which numba lets wrap around) and offset indices prevent vectorisation, which costs a factor of three.
 No kernel takes a lock: two tiles that share a block of rows must not be counted at the same time.
 """
 
@@ -24,32 +24,32 @@ class Rows(NamedTuple):
 
 
 class Bins(NamedTuple):
-    """Counters of pairs, one row of bins for each class in each block of rows, so that a block owns its counters."""
+    """Counters of pairs. Each block of rows owns a separate row of bins for each of its classes."""
 
     counters: NDArray[np.uint32]  # (counter rows * bins,)
     base: NDArray[np.uint64]  # (n,) where each row's counters start
-    per_distance: np.float32  # bins a unit of distance
+    per_distance: np.float32  # bins per unit of distance
     last: np.float32  # the last bin's index
 
 
 class Ranks(NamedTuple):
-    """For each query what decides its rank: its positives' similarities and how many negatives lie nearer.
+    """What decides the ranks of each query's positives: their similarities, and how many negatives are nearer.
 
-    ``similarity[offset[i]:offset[i + 1]]`` are query i's positives, nearest first; ``between[...]`` counts the
-    negatives nearer than that positive but not nearer than the one before. Positives that can no longer be among
-    the R nearest are dropped from the end (``alive`` counts the others), and with them the ``floor`` rises under
-    which a negative changes nothing: after a few tiles hardly any negative does.
+    ``similarity[offset[i]:offset[i + 1]]`` are the similarities of query i's positives, nearest first. ``between[...]``
+    counts the negatives that are nearer than that positive but not nearer than the one before it. Positives that can
+    no longer be among the R nearest are dropped from the end; ``alive`` counts the remaining ones. Each drop raises
+    ``floor``, the similarity below which a negative changes nothing: after a few tiles hardly any negative exceeds it.
     """
 
-    above: NDArray[np.float32]  # (n,) similarity of the nearest positive, and what float32 cannot tell apart more
-    below: NDArray[np.float32]  # (n,) the same, as much less
-    nearer: NDArray[np.int32]  # (n,) negatives surely nearer than that
-    as_near: NDArray[np.int32]  # (n,) negatives nearer, or so close to it that float32 cannot tell
+    above: NDArray[np.float32]  # (n,) similarity of the nearest positive, plus the float32 tolerance
+    below: NDArray[np.float32]  # (n,) similarity of the nearest positive, minus the tolerance
+    nearer: NDArray[np.int32]  # (n,) negatives certainly nearer than the nearest positive
+    as_near: NDArray[np.int32]  # (n,) negatives nearer, or too close to call in float32
     offset: NDArray[np.int64]  # (n + 1,); equal offsets where a query's positives are not kept
     similarity: NDArray[np.float32]  # (slots,)
     between: NDArray[np.int32]  # (slots,)
     alive: NDArray[np.int32]  # (n,)
-    total: NDArray[np.int32]  # (n,) negatives nearer than the last positive alive
+    total: NDArray[np.int32]  # (n,) negatives nearer than the farthest positive alive
     floor: NDArray[np.float32]  # (n,)
 
 
@@ -60,20 +60,20 @@ def read_positives(
     first_column: int,
     rows: Rows,
     ranks: Ranks,
-    listed: NDArray[np.float32],  # (positive pairs,) or empty: then they are counted in bins
+    listed: NDArray[np.float32],  # (positive pairs,), or empty to count them in bins instead
     list_offset: NDArray[np.int64],  # (classes + 1,)
     bins: Bins,
 ) -> None:
-    """Find each query's nearest positive, keep its positives where there is room, list or bin the distances."""
+    """Find each query's nearest positive, store its positives where there is room, and list or bin the distances."""
     for i in range(similarity.shape[0]):
         row = first_row + i
-        of = rows.class_of[row]
-        start = rows.class_start[of]
-        size = rows.class_end[of] - start
+        row_class = rows.class_of[row]
+        start = rows.class_start[row_class]
+        size = rows.class_end[row_class] - start
         local = row - start
         slots = ranks.offset[row + 1] > ranks.offset[row]
         first = max(row + 1, first_column)
-        for column in range(first, min(rows.class_end[of], first_column + similarity.shape[1])):
+        for column in range(first, min(rows.class_end[row_class], first_column + similarity.shape[1])):
             value = similarity[i, column - first_column]
             other = column - start
             ranks.above[row] = max(ranks.above[row], value)
@@ -83,7 +83,7 @@ def read_positives(
                 ranks.similarity[ranks.offset[column] + local] = value
             if listed.size > 0:
                 pair = local * (2 * size - local - 1) // 2 + other - local - 1
-                listed[list_offset[of] + pair] = value
+                listed[list_offset[row_class] + pair] = value
             else:
                 distance = np.sqrt(max(np.float32(2) - np.float32(2) * value, np.float32(0)))
                 bins.counters[bins.base[row] + np.uint64(min(distance * bins.per_distance, bins.last))] += np.uint32(1)
@@ -91,7 +91,7 @@ def read_positives(
 
 @njit(nogil=True, cache=True)
 def arrange_positives(ranks: Ranks, tolerance: float) -> None:
-    """Sort each query's positives, nearest first, and set the floor at its farthest."""
+    """Sort each query's positives, nearest first, and set its floor to the farthest one."""
     for i in range(ranks.above.size):
         ranks.below[i] = ranks.above[i] - np.float32(tolerance)
         ranks.above[i] += np.float32(tolerance)
@@ -106,7 +106,7 @@ def arrange_positives(ranks: Ranks, tolerance: float) -> None:
 def meet_negative(i: int, value: float, ranks: Ranks) -> None:
     """Count a negative above query i's floor, and drop the positives that it pushes out of the R nearest.
 
-    Between calls ``total`` is the number of negatives nearer than the last positive alive.
+    Between calls ``total`` is the number of negatives nearer than the farthest positive alive.
     """
     first = ranks.offset[i]
     possible = ranks.offset[i + 1] - first  # R
@@ -126,7 +126,7 @@ def meet_negative(i: int, value: float, ranks: Ranks) -> None:
 
 @njit(nogil=True, fastmath=FAST, cache=True)
 def bin_row(similarity: NDArray[np.float32], bins: Bins, index: NDArray[np.uint32]) -> None:
-    """The bin of each similarity."""
+    """Write the bin of each similarity to ``index``."""
     for j in range(similarity.size):
         distance = np.sqrt(max(np.float32(2) - np.float32(2) * similarity[j], np.float32(0)))
         index[j] = np.uint32(np.int32(min(distance * bins.per_distance, bins.last)))
@@ -136,11 +136,11 @@ def bin_row(similarity: NDArray[np.float32], bins: Bins, index: NDArray[np.uint3
 def count_row(
     index: NDArray[np.uint32], base: np.uint64, column_base: NDArray[np.uint64], counters: NDArray[np.uint32]
 ) -> None:
-    """Add a row's pairs to its own class's counters and to the columns' classes'."""
+    """Add a row's pairs to the counters of its own class and of the columns' classes."""
     for j in range(index.size):
-        which = np.uint64(index[j])
-        counters[base + which] += np.uint32(1)
-        counters[column_base[j] + which] += np.uint32(1)
+        pair_bin = np.uint64(index[j])
+        counters[base + pair_bin] += np.uint32(1)
+        counters[column_base[j] + pair_bin] += np.uint32(1)
 
 
 @njit(nogil=True, fastmath=FAST, cache=True)
@@ -150,8 +150,8 @@ def count_nearer(
     column_best: NDArray[np.float32],
     column_counts: NDArray[np.int32],
 ) -> int:
-    """Count the similarities above the row's best (returned) and above the columns' (added to their counts)."""
-    nearer = np.int32(0)  # 32 bits, so that it is summed in as many lanes as there are similarities
+    """Count the similarities above the row's best (returned) and above each column's best (added to its count)."""
+    nearer = np.int32(0)  # 32 bits like the similarities, so that the sum uses as many vector lanes
     for j in range(similarity.size):
         nearer += np.int32(similarity[j] > best)
     for j in range(similarity.size):
@@ -161,7 +161,7 @@ def count_nearer(
 
 @njit(nogil=True, fastmath=FAST, cache=True)
 def any_above(similarity: NDArray[np.float32], floor: float, column_floor: NDArray[np.float32]) -> bool:
-    """Whether any similarity reaches the row's floor or its column's."""
+    """Whether any similarity exceeds the row's floor or its column's."""
     above = np.int32(0)
     for j in range(similarity.size):
         above += np.int32(similarity[j] > min(floor, column_floor[j]))
@@ -178,15 +178,16 @@ def count_negatives(
     ranks: Ranks,
     index: NDArray[np.uint32],  # (columns,) scratch
 ) -> None:
-    """Count a tile's negative pairs: in bins for both their classes, and for the ranks of both their ends."""
+    """Count a tile's negative pairs: in the bins of both classes, and for the ranks of both items."""
     width = similarity.shape[1]
     for i in range(similarity.shape[0]):
         row = first_row + i
-        of = rows.class_of[row]
-        # Columns up to the row itself are another tile's or this one's lower half; its class's are positives.
+        row_class = rows.class_of[row]
+        # Columns up to the row itself belong to another tile or to this one's lower half; columns of its own class
+        # are positives. Both are skipped.
         after_self = max(row + 1 - first_column, 0)
-        same_start = min(max(rows.class_start[of] - first_column, after_self), width)
-        same_end = min(max(rows.class_end[of] - first_column, after_self), width)
+        same_start = min(max(rows.class_start[row_class] - first_column, after_self), width)
+        same_end = min(max(rows.class_end[row_class] - first_column, after_self), width)
         for part in range(2):
             a = min(after_self, width) if part == 0 else same_end
             b = same_start if part == 0 else width
@@ -212,7 +213,7 @@ def count_negatives(
 
 @njit(nogil=True, cache=True)
 def score_ranks(ranks: Ranks, r_precision: NDArray[np.float64], average_precision: NDArray[np.float64]) -> None:
-    """R-precision and average precision at R of each query whose positives were kept."""
+    """Compute R-precision and average precision at R of each query whose positives were stored."""
     for i in range(ranks.above.size):
         first, end = ranks.offset[i], ranks.offset[i + 1]
         if end == first:
@@ -228,7 +229,7 @@ def score_ranks(ranks: Ranks, r_precision: NDArray[np.float64], average_precisio
 
 @njit(nogil=True, fastmath=FAST, cache=True)
 def rank_strip(
-    similarity: NDArray[np.float32],  # (queries, n): whole rows
+    similarity: NDArray[np.float32],  # (queries, n) complete rows
     first_row: int,
     rows: Rows,
     positives: NDArray[np.int32],  # (fine bins,) scratch
@@ -236,7 +237,7 @@ def rank_strip(
     r_precision: NDArray[np.float64],
     average_precision: NDArray[np.float64],
 ) -> None:
-    """The same for queries of large classes, from whole rows, each sorted into fine bins of its own."""
+    """Compute the same for queries of large classes, from complete rows, each sorted into its own fine bins."""
     fine = positives.size
     n = similarity.shape[1]
     for i in range(similarity.shape[0]):
@@ -265,11 +266,11 @@ def rank_strip(
             room = possible - found - passed
             if inside <= room:
                 for m in range(positives[b]):
-                    # Within one bin the order is unknown: the negatives are taken to lie evenly between the positives.
+                    # The order within a bin is unknown: assume that the negatives lie evenly between the positives.
                     precision += (found + m + 1) / (found + m + 1 + passed + negatives[b] * (m + 0.5) / positives[b])
                 hits += positives[b]
             elif positives[b] > 0:
-                # The bin that the R-th neighbour is in: of its positives the expected share comes in.
+                # The R-th neighbour is in this bin: count the expected share of the bin's positives.
                 part = room * positives[b] / inside
                 precision += part * (found + (part + 1) / 2) / (found + passed + (room + 1) / 2)
                 hits += part
@@ -284,29 +285,29 @@ def rank_strip(
 @njit(nogil=True, cache=True)
 def count_below(
     counts: NDArray[Any],  # (classes, bins) uint32 or int64
-    offsets: NDArray[np.int64],  # (classes + 1,) where each class's questions start
-    bins: NDArray[np.int64],  # (questions,) ascending within each class
+    offsets: NDArray[np.int64],  # (classes + 1,) where each class's lookups start
+    bins: NDArray[np.int64],  # (lookups,) ascending within each class
 ) -> NDArray[np.int64]:
-    """For each question, the class's pairs in bins before this one."""
+    """(lookups,) for each bin that is looked up, the number of the class's pairs in the bins before it."""
     below = np.empty(bins.size, np.int64)
     for i in range(counts.shape[0]):
         total, at = 0, 0
-        for question in range(offsets[i], offsets[i + 1]):
-            for b in range(at, bins[question]):
+        for lookup in range(offsets[i], offsets[i + 1]):
+            for b in range(at, bins[lookup]):
                 total += int(counts[i, b])
-            at = bins[question]
-            below[question] = total
+            at = bins[lookup]
+            below[lookup] = total
     return below
 
 
 @njit(nogil=True, cache=True)
 def bins_reaching(
     counts: NDArray[Any],  # (classes, bins) uint32 or int64
-    wanted: NDArray[np.int64],  # (classes,) at most the class's total, at least 1
-    found: NDArray[np.int64],  # (classes,) out: the first bin by whose end there are so many
-    below: NDArray[np.int64],  # (classes,) out: how many there are before it
+    wanted: NDArray[np.int64],  # (classes,) at least 1, at most the class's total
+    found: NDArray[np.int64],  # (classes,) out: the first bin by whose end the class has that many pairs
+    below: NDArray[np.int64],  # (classes,) out: the number of pairs before that bin
 ) -> None:
-    """For each class, the bin in which a count is reached."""
+    """Find for each class the bin in which its number of pairs reaches the wanted count."""
     for i in range(counts.shape[0]):
         total, b = 0, 0
         while total + int(counts[i, b]) < wanted[i]:
@@ -324,7 +325,7 @@ def count_levels(
     column_class: NDArray[np.int64],  # (columns,)
     counts: NDArray[np.int64],  # (rows, levels) out
 ) -> None:
-    """For each row, how many columns of another class are at least as similar as each level."""
+    """Count for each row and level the columns of other classes that are at least that similar."""
     number = levels.size
     for row in range(similarities.shape[0]):
         for column in range(similarities.shape[1]):

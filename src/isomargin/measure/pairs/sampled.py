@@ -1,6 +1,6 @@
 """The paper's protocol for large sets: all positive pairs, and for each class random negatives in proportion to them.
 
-For figures that are to be held against published ones; the count of all pairs is more exact and no slower to ask for.
+Use it to compare with published numbers. Counting all pairs is more accurate and no slower.
 """
 
 from itertools import pairwise
@@ -16,14 +16,14 @@ from isomargin.measure.pairs.retrieval import QUANTUM, distances_from_similarity
 
 MOST_PAIRS = 1 << 26  # half a gigabyte of distances
 CHUNK = 1 << 22  # values of one chunk's vectors
-REPEATED = 0.01  # share of repeated distances from which they are taken to be discrete
+REPEATED = 0.01  # above this share of repeated distances, they are taken to be discrete
 
 
 def sample_pairs(data: ClassSortedVectors, per_positive: int, seed: int) -> PairCounts:
-    """List all positive pairs, and draw negatives of each class, ``per_positive`` for each of its positives.
+    """List all positive pairs, and draw ``per_positive`` negative pairs of each class per positive pair of it.
 
-    One end of a negative is uniform over the class, the other over the rest, with replacement. A pair drawn for one
-    class counts for that class only.
+    A negative pair joins a random item of the class with a random item of another class, both drawn uniformly with
+    replacement. A pair drawn for one class counts for that class only.
 
     >>> from isomargin.measure.pairs.inputs import sort_by_class
     >>> counts = sample_pairs(sort_by_class(np.eye(4), [0, 0, 1, 1]), per_positive=10, seed=0)
@@ -41,17 +41,17 @@ def sample_pairs(data: ClassSortedVectors, per_positive: int, seed: int) -> Pair
         other = generator.integers(0, n - size, total)
         other += np.where(other >= start, size, 0)  # skip the class itself
         negatives.append(np.sort(distances_between(data.vectors, one, other)))
-    return PairCounts(list_each(positives), list_each(negatives))
+    return PairCounts(join_classes(positives), join_classes(negatives))
 
 
-def list_each(distances: list[Floats]) -> ListedDistances:
-    """Put the lists of the classes, after an empty one, into one."""
-    offsets = np.cumsum([len(each) for each in distances])
+def join_classes(distances: list[Floats]) -> ListedDistances:
+    """Concatenate the classes' lists; the first list must be empty."""
+    offsets = np.cumsum([len(class_distances) for class_distances in distances])
     return ListedDistances(np.concatenate(distances), offsets, appearances=1)
 
 
 def sampled_pairs(sizes: NDArray[np.int64], per_positive: int) -> NDArray[np.int64]:
-    """(classes,) negative pairs to draw for each class; refused where there would be too many to keep.
+    """(classes,) number of negative pairs to draw for each class; too many to keep in memory are refused.
 
     >>> sampled_pairs(np.array([2, 4]), per_positive=10)
     array([10, 60])
@@ -60,7 +60,7 @@ def sampled_pairs(sizes: NDArray[np.int64], per_positive: int) -> NDArray[np.int
     if totals.sum() > MOST_PAIRS:
         raise InputError(
             f"the sampled protocol would draw {int(totals.sum()):,} negative pairs, more than {MOST_PAIRS:,}: "
-            "count all pairs, which takes less memory"
+            "use pairs='all', which takes less memory"
         )
     return np.asarray(totals)
 
@@ -70,25 +70,25 @@ def distances_between(vectors: NDArray[np.float32], one: NDArray[np.int64], othe
     similarity = np.empty(len(one))
     step = max(1, CHUNK // vectors.shape[1])
     for first, last in pairwise([*range(0, len(one), step), len(one)]):
-        some = slice(first, last)
-        similarity[some] = np.einsum("ij,ij->i", vectors[one[some]], vectors[other[some]], dtype=np.float64)
+        chunk = slice(first, last)
+        similarity[chunk] = np.einsum("ij,ij->i", vectors[one[chunk]], vectors[other[chunk]], dtype=np.float64)
     return distances_from_similarity(similarity, QUANTUM)
 
 
 def repeated_share(data: ClassSortedVectors, pairs: int = 1 << 10) -> float:
-    """Share of random negative pairs whose distance is that of another: near 0 for continuous embeddings.
+    """Estimate the share of negative pairs whose distance equals another pair's: near 0 for continuous embeddings.
 
-    Above ``REPEATED``, distances repeat (binary codes, a lattice, collapsed classes): then many pairs share the very
-    distance at which a rate is reached, and bins cannot tell on which side of it they lie. More pairs would meet by
-    chance where distances are concentrated.
+    Above ``REPEATED``, distances are taken to repeat (binary codes, a lattice, collapsed classes). Many pairs then lie
+    exactly at the distance where a rate is reached, and bins cannot tell on which side of it they are. The sample is
+    small because a larger one would contain equal distances by chance where distances are concentrated.
     """
     n = len(data.class_of)
     if n * n <= pairs:
         one, other = np.triu_indices(n, 1)
     else:
         drawn = np.sort(np.random.default_rng(0).integers(0, n, (2, pairs)), axis=0)
-        one, other = np.unique(drawn, axis=1)  # no pair twice
-    apart = data.class_of[one] != data.class_of[other]
-    distances = distances_between(data.vectors, one[apart], other[apart])
+        one, other = np.unique(drawn, axis=1)  # each pair once
+    negative = data.class_of[one] != data.class_of[other]
+    distances = distances_between(data.vectors, one[negative], other[negative])
     _, counts = np.unique(np.round(distances / data.reach * 2.0**24), return_counts=True)
     return float(counts[counts > 1].sum() / max(counts.sum(), 1))

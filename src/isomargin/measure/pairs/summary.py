@@ -1,7 +1,7 @@
-"""From counted pairs to what every score is computed from: counts on the grid, distances at rates.
+"""``PairSummary``: the counts and distances from which every score is computed.
 
-``PairSummary`` is the seam between counting and scoring. It is filled from ``PairCounts`` here, or by the exact passes
-of ``exact.py``; ``scores/curves.py`` and ``scores/consistency.py`` turn it into scores.
+It is the interface between counting and scoring. It is filled here from ``PairCounts``, or by the exact passes of
+``exact.py``; ``scores/curves.py`` and ``scores/consistency.py`` turn it into scores.
 """
 
 from dataclasses import dataclass
@@ -15,28 +15,28 @@ from isomargin.measure.pairs.distances import Floats
 from isomargin.measure.pairs.verification import class_errors, pooled_auc, pooled_eer
 from isomargin.measure.settings import Settings
 
-ROUNDING = 1e-9  # a rate times a number of pairs that should be whole may be off by its rounding
+ROUNDING = 1e-9  # tolerance for the rounding of a rate times a number of pairs that should be an integer
 
 
 @dataclass(frozen=True)
 class PairSummary:
-    """What the pairs say about one choice of calibration range and targets.
+    """What the pairs say about one calibration range and its target rates.
 
-    A class without a positive pair has counts of 0, and NaN for what needs one.
+    For a class without positive pairs, the counts are 0 and values that need a positive pair are NaN.
     """
 
     calibration_range: tuple[float, float]
     """(d_min, d_max)."""
     distances: Floats
-    """(grid,) even steps from d_min to d_max."""
+    """(grid,) evenly spaced distances from d_min to d_max."""
     positives_within: Floats
-    """(classes, grid) positive pairs at most this far apart."""
+    """(classes, grid) positive pairs of each class at most this far apart."""
     negatives_within: Floats
-    """(classes, grid) negative pairs at most this far apart."""
+    """(classes, grid) negative pairs of each class at most this far apart."""
     pooled_positives_within: Floats
-    """(grid,) the same over all classes."""
+    """(grid,) positive pairs of all classes at most this far apart."""
     pooled_negatives_within: Floats
-    """(grid,) the same over all classes, each pair once."""
+    """(grid,) negative pairs of all classes at most this far apart, each pair counted once."""
     target_distance: float
     """Pooled threshold for the target FAR."""
     target_positives_within: Floats
@@ -60,7 +60,7 @@ class PairSummary:
 
 
 def summarize(counts: PairCounts, settings: Settings) -> PairSummary:
-    """Summarize the counts: exactly where they are listed, to within a bin's interpolation where they are binned."""
+    """Summarize the counts: exactly for listed distances, by interpolation within bins for binned ones."""
     positives, negatives = counts.positives, counts.negatives
     low, high = calibration_range(counts, settings)
     distances = np.linspace(low, high, settings.grid)
@@ -90,27 +90,30 @@ def summarize(counts: PairCounts, settings: Settings) -> PairSummary:
 
 
 def needed_pairs(far: float, negatives: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Number of negative pairs at which the false accept rate reaches this."""
+    """Return the number of accepted negative pairs at which the false accept rate reaches ``far``."""
     return np.asarray(np.maximum(np.ceil(far * negatives - ROUNDING), 1), np.int64)
 
 
 def kept_pairs(frr: float, positives: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Number of positive pairs that must be accepted for the false reject rate to be at most this."""
+    """Return the number of positive pairs that must be accepted for a false reject rate of at most ``frr``."""
     return np.asarray(np.maximum(positives - np.floor(frr * positives + ROUNDING), 1), np.int64)
 
 
 def pairs_at_far(far: float, negatives: int, name: str) -> int:
-    """Number of negative pairs at which the pooled FAR reaches this, refused where one pair is more than that."""
+    """Return the number of accepted negative pairs at which the pooled FAR reaches ``far``.
+
+    Raises an error if a single negative pair already exceeds ``far``; ``name`` is the setting that the error names.
+    """
     if far * negatives < 1 - ROUNDING:
         raise InputError(
-            f"{name} asks for a false accept rate of {far:g}, but with {negatives:,} negative pairs the smallest "
-            f"that can be told from zero is {1 / negatives:.3g}"
+            f"{name} asks for a false accept rate of {far:g}, but with {negatives:,} negative pairs the smallest rate "
+            f"above zero is {1 / negatives:.3g}: use a larger {name} or more items"
         )
     return int(needed_pairs(far, np.array(negatives)))
 
 
 def calibration_range(counts: PairCounts, settings: Settings) -> tuple[float, float]:
-    """[d_min, d_max]: the distances themselves, or where the pooled FAR (or on the left the pooled FRR) is as asked."""
+    """Return (d_min, d_max): ``distances`` if set, else where the pooled rates reach ``frr`` and ``far``."""
     if settings.distances is not None:
         return settings.distances
     negatives, positives = counts.negatives, counts.positives
@@ -124,15 +127,16 @@ def calibration_range(counts: PairCounts, settings: Settings) -> tuple[float, fl
 
 
 def check_range(low: float, high: float, settings: Settings) -> tuple[float, float]:
-    """Refuse a range that has no width, saying why."""
+    """Return the range, or raise an error that says why it is empty."""
     if low < high:
         return low, high
     if settings.frr is not None:
         raise InputError(
-            f"the calibration range is empty: the false reject rate comes down to frr={settings.frr:g} only at "
-            f"distance {low:.6g}, beyond {high:.6g}, where the false accept rate reaches far={settings.far[1]:g}"
+            f"the calibration range is empty: the false reject rate falls to frr={settings.frr:g} only at distance "
+            f"{low:.6g}, beyond {high:.6g}, where the false accept rate reaches its upper end far={settings.far[1]:g}: "
+            "use a larger frr or a larger upper far"
         )
     raise InputError(
-        f"the calibration range is empty: the false accept rate passes {settings.far[0]:g} and {settings.far[1]:g} "
-        f"at the same distance {low:.6g}, because too many negative pairs are equally far apart: ask for a wider far"
+        f"the calibration range is empty: the false accept rate reaches {settings.far[0]:g} and {settings.far[1]:g} at "
+        f"the same distance {low:.6g}, because many negative pairs are equally far apart: use a wider far range"
     )

@@ -1,8 +1,8 @@
-"""The one pass over all pairs: a tiled matrix product over the upper triangle, counting behind each tile.
+"""The single pass over all pairs: a tiled matrix product over the upper triangle, whose tiles are counted at once.
 
-Workers take tiles in the order of a round-robin tournament, so that tiles at work at the same time rarely share a
-block of rows; a block is locked while it is counted, and owns its counters, so no counter is held twice. Positives
-come first, from the few tiles that hold them, because they decide which negatives matter for the ranks.
+Workers take tiles in the order of a round-robin tournament, so that tiles processed at the same time rarely share a
+block of rows. A block owns its counters and is locked while a tile of it is counted. The few tiles that contain
+positives come first, because the positives decide which negatives matter for the ranks.
 """
 
 import os
@@ -26,20 +26,20 @@ from isomargin.measure.pairs.retrieval import QUANTUM, distances_from_similarity
 Progress = Callable[[float], None]
 Tile = tuple[int, int]
 
-TILE_ROWS = 512  # 512 x 512 similarities are 1 MB: still in the core's cache when they are counted
+TILE_ROWS = 512  # 512 x 512 similarities are 1 MB, so they are still in the core's cache when they are counted
 MOST_CELLS = 1 << 26  # classes x bins: 268 MB of counters
-CELLS_TIMES_ROWS = 1 << 41  # more rows fill a bin with more pairs, and fewer bins keep a tile's counters in the cache
+CELLS_TIMES_ROWS = 1 << 41  # the more rows, the fewer bins, so that the counters of a tile stay in the cache
 MOST_BINS = 1 << 17
 LISTED_POSITIVES = 1 << 24  # more positive pairs than this are counted in bins instead of listed
-RANKED_CLASS = 512  # larger classes' R-precision comes from a pass of its own, to keep memory in proportion to n
-FINE_BINS = 4096  # of one query's similarities in that pass
+RANKED_CLASS = 512  # the R-precision of larger classes takes a second pass, to keep memory proportional to n
+FINE_BINS = 4096  # bins for the similarities of one query in that pass
 TIE = 2.0**-22  # similarities this close cannot be told apart in float32
-UNRESOLVED = 0.02  # a share of the negatives up to the nearest positive too large to leave its rank unclear by
+UNRESOLVED = 0.02  # a query is ranked again in float64 if float32 leaves more than this share of its rank unclear
 CHUNK = 1 << 22  # float64 distances held by one worker
 
 
 class PassResult(NamedTuple):
-    """What the pass over all pairs gives."""
+    """The results of the pass over all pairs."""
 
     counts: PairCounts
     ranks: RankCounts
@@ -56,10 +56,10 @@ def count_pairs(
 ) -> PassResult:
     """Count all pairs of unit vectors by class and distance, and rank every query's positives.
 
-    Time: one float32 product over the upper triangle and a quarter to a half more. Memory above the vectors: counters
-    (268 MB; twice where positives are too many to list), and at most 4 KB a row for the ranks. Products are taken with
-    one BLAS thread a worker, a setting of the whole process: calls that overlap in several threads of a program
-    disturb each other's speed.
+    This takes 25% to 50% longer than the float32 product over the upper triangle alone. Memory in addition to the
+    vectors: at most 268 MB of counters (twice that if there are too many positives to list), and at most 4 KB per row
+    for the ranks. Each worker uses one BLAS thread, which is a setting of the whole process: calls from several threads
+    of one program slow each other down.
     """
     with Pass(data, map_at_r, threads, tile_rows, progress) as the_pass:
         the_pass.read_positives()
@@ -68,18 +68,21 @@ def count_pairs(
 
 
 def available_cores() -> int:
-    """Number of cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def number_of_bins(classes: int, n: int) -> int:
-    """As many bins as memory and cache allow, at most 131,072; classes that go on in another block count again."""
+    """Return as many bins as memory and cache allow, at most 131,072.
+
+    A class that continues in another block has counters in both, hence the ``n // TILE_ROWS``.
+    """
     cells = min(MOST_CELLS, CELLS_TIMES_ROWS // n)
     return int(min(MOST_BINS, max(512, cells // (classes + n // TILE_ROWS))))
 
 
 def tournament(teams: int) -> Iterable[Tile]:
-    """Every pair of teams once, a team with itself too, in rounds in which nobody plays twice."""
+    """Yield every pair of teams once (each team with itself first), in rounds in which no team plays twice."""
     yield from ((team, team) for team in range(teams))
     circle = list(range(teams + teams % 2))
     for _ in range(len(circle) - 1):
@@ -90,7 +93,7 @@ def tournament(teams: int) -> Iterable[Tile]:
 
 
 def list_by_class(similarity: NDArray[np.float32], sizes: NDArray[np.int64]) -> ListedDistances:
-    """Positive pairs' similarities, in the order of their classes, as distances sorted within each."""
+    """Turn the similarities of positive pairs, ordered by class, into distances sorted within each class."""
     distances = np.sqrt(np.maximum(2 - 2 * similarity, 0, dtype=np.float32))
     offsets = np.concatenate([[0], np.cumsum(sizes * (sizes - 1) // 2)])
     for first, end in pairwise(offsets):
@@ -132,7 +135,7 @@ class Pass:
         self.ranks = self.new_ranks()
 
     def __enter__(self) -> "Pass":
-        self.limit = threadpool_limits(1)  # each worker takes its own product: more threads would get in the way
+        self.limit = threadpool_limits(1)  # each worker computes its own product: more BLAS threads would compete
         self.pool = ThreadPoolExecutor(self.threads)
         return self
 
@@ -141,30 +144,31 @@ class Pass:
         self.limit.restore_original_limits()
 
     def assign_counters(self) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-        """Give each class in each block a row of counters.
+        """Assign a row of counters to each class in each block.
 
-        A class's first are those of its own number; classes that go on in another block have extra ones behind.
+        The first row of counters of class i is row i. A class that continues in another block gets extra rows, which
+        come after those of all classes.
 
         Returns:
             (extra rows,) the class of each extra row of counters; (n,) where the counters of each row start.
         """
         class_of = self.data.class_of
         begins = np.diff(class_of, prepend=-1) != 0
-        goes_on = np.zeros(len(class_of), bool)
-        goes_on[[first for first, _ in self.blocks]] = True
-        goes_on &= ~begins
-        number = np.where(goes_on, len(self.data.sizes) + np.cumsum(goes_on) - 1, class_of)
-        segment = np.cumsum(begins | goes_on) - 1
-        which = number[begins | goes_on][segment]
-        return class_of[goes_on], (which * self.bins).astype(np.uint64)
+        continues = np.zeros(len(class_of), bool)
+        continues[[first for first, _ in self.blocks]] = True
+        continues &= ~begins
+        number = np.where(continues, len(self.data.sizes) + np.cumsum(continues) - 1, class_of)
+        segment = np.cumsum(begins | continues) - 1
+        counter_row = number[begins | continues][segment]
+        return class_of[continues], (counter_row * self.bins).astype(np.uint64)
 
     def new_bins(self, base: NDArray[np.uint64]) -> kernels.Bins:
-        """Counters at zero."""
+        """Return counters set to zero."""
         counters = np.zeros((len(self.data.sizes) + len(self.extra_class)) * self.bins, np.uint32)
         return kernels.Bins(counters, base, np.float32(self.bins / self.reach), np.float32(self.bins - 1))
 
     def new_ranks(self) -> kernels.Ranks:
-        """Ranks before any pair is seen, with room for the positives of classes that are not too large."""
+        """Return ranks before any pair is seen, with room for the positives of classes that are not too large."""
         n, size = len(self.data.class_of), self.data.sizes[self.data.class_of]
         kept = (size <= RANKED_CLASS) & self.map_at_r
         offset = np.concatenate([[0], np.cumsum(np.where(kept, size - 1, 0))])
@@ -182,7 +186,7 @@ class Pass:
         )
 
     def similarities(self, rows: tuple[int, int], columns: tuple[int, int]) -> NDArray[np.float32]:
-        """(rows, columns) product into this worker's buffer."""
+        """(rows, columns) similarities, in this worker's buffer."""
         shape = (rows[1] - rows[0], columns[1] - columns[0])
         size = shape[0] * shape[1]
         if getattr(self.scratch, "product", np.empty(0)).size < size:
@@ -192,7 +196,7 @@ class Pass:
         return np.matmul(self.data.vectors[slice(*rows)], self.data.vectors[slice(*columns)].T, out=out)
 
     def run(self, work: Callable[[Any], None], tasks: list[Any], until: float) -> None:
-        """Do the tasks on all threads, reporting progress up to ``until``; the first error stops the pass."""
+        """Run the tasks on all threads and report progress up to ``until``; the first error stops the pass."""
         begin = self.done
         for count, _ in enumerate(self.pool.map(work, tasks), start=1):
             self.done = begin + (until - begin) * count / len(tasks)
@@ -201,18 +205,18 @@ class Pass:
     def run_tiles(
         self, work: Callable[[NDArray[np.float32], int, int], None], tiles: list[Tile], until: float, trim: bool = False
     ) -> None:
-        """Take each tile's product and do the work on it, while nobody else works on its blocks.
+        """Compute the product of each tile and apply ``work`` to it, while its blocks are locked.
 
-        Trimmed, a tile of two blocks is only what the class that goes on from one to the other has in it.
+        With ``trim``, a tile of two blocks is cut to the class that continues from one block to the other.
         """
 
         def locked(tile: Tile) -> None:
             one, other = tile
             rows, columns = self.blocks[one], self.blocks[other]
             if trim and one != other:
-                of = self.data.class_of[columns[0]]
-                rows = max(rows[0], int(self.rows.class_start[of])), rows[1]
-                columns = columns[0], min(columns[1], int(self.rows.class_end[of]))
+                shared_class = self.data.class_of[columns[0]]
+                rows = max(rows[0], int(self.rows.class_start[shared_class])), rows[1]
+                columns = columns[0], min(columns[1], int(self.rows.class_end[shared_class]))
             product = self.similarities(rows, columns)
             with self.locks[one], nullcontext() if one == other else self.locks[other]:
                 work(product, rows[0], columns[0])
@@ -228,7 +232,7 @@ class Pass:
         return bool(self.data.class_of[self.blocks[tile[0]][1] - 1] == self.data.class_of[self.blocks[tile[1]][0]])
 
     def read_positives(self) -> None:
-        """List or bin the distances inside classes, and find each query's positives."""
+        """List or bin the distances within classes, and find each query's positives."""
         list_offset = np.concatenate([[0], np.cumsum(self.pairs_of_class)])
 
         def work(product: NDArray[np.float32], first_row: int, first_column: int) -> None:
@@ -242,7 +246,7 @@ class Pass:
         kernels.arrange_positives(self.ranks, TIE)
 
     def count_negatives(self) -> None:
-        """Count the pairs between classes, and the negatives that come between a query and its positives."""
+        """Count the pairs between classes, and the negatives nearer to a query than its positives."""
 
         def work(product: NDArray[np.float32], first_row: int, first_column: int) -> None:
             kernels.count_negatives(
@@ -253,24 +257,24 @@ class Pass:
         self.run_tiles(work, between, until=1.0 if self.data.sizes.max() <= RANKED_CLASS else 0.4)
 
     def sum_counters(self, bins: kernels.Bins) -> NDArray[Any]:
-        """(classes, bins) counts of each class over its blocks; uint32, in place, where that holds them."""
+        """(classes, bins) counts of each class summed over its blocks; in place and uint32 if that cannot overflow."""
         counters = bins.counters.reshape(-1, self.bins)
         counts: NDArray[Any] = counters[: len(self.data.sizes)]
         if int(self.data.sizes.max()) * len(self.data.class_of) >= 2**32:
             counts = counts.astype(np.int64)
-        for of, extra in zip(self.extra_class, counters[len(counts) :], strict=True):
-            counts[of] += extra
+        for class_index, extra in zip(self.extra_class, counters[len(counts) :], strict=True):
+            counts[class_index] += extra
         return counts
 
     def pair_counts(self) -> PairCounts:
-        """Sum the counters, sort the lists."""
+        """Sum the counters and sort the lists."""
         negatives = BinnedDistances(self.sum_counters(self.negatives), self.reach, appearances=2)
         if not self.listed.size:
             return PairCounts(BinnedDistances(self.sum_counters(self.positives), self.reach, appearances=1), negatives)
         return PairCounts(list_by_class(self.listed, self.data.sizes), negatives)
 
     def rank_counts(self, k: tuple[int, ...]) -> RankCounts:
-        """Score every query's ranks, those of large classes with a pass of their own."""
+        """Score the ranks of every query; those of large classes take a second pass."""
         class_of, sizes, nearer = self.data.class_of, self.data.sizes, self.ranks.nearer
         r_precision, average_precision = np.zeros(len(class_of)), np.zeros(len(class_of))
         if self.map_at_r:
@@ -288,13 +292,13 @@ class Pass:
         vectors, rows = self.data.vectors, self.rows
         step = max(1, CHUNK // len(vectors))
 
-        def work(some: NDArray[np.int64]) -> None:
-            own = vectors[some].astype(np.float64)
-            similarity = np.empty((len(some), len(vectors)))
+        def work(chunk: NDArray[np.int64]) -> None:
+            query_vectors = vectors[chunk].astype(np.float64)
+            similarity = np.empty((len(chunk), len(vectors)))
             for first in range(0, len(vectors), TILE_ROWS):
                 part = slice(first, first + TILE_ROWS)
-                similarity[:, part] = own @ vectors[part].astype(np.float64).T
-            for i, row in zip(some, distances_from_similarity(similarity, QUANTUM), strict=True):
+                similarity[:, part] = query_vectors @ vectors[part].astype(np.float64).T
+            for i, row in zip(chunk, distances_from_similarity(similarity, QUANTUM), strict=True):
                 start, end = rows.class_start[rows.class_of[i]], rows.class_end[rows.class_of[i]]
                 negatives = np.concatenate([row[:start], row[end:]])
                 ranks = rank_query(np.delete(row[start:end], i - start), negatives)
@@ -304,7 +308,7 @@ class Pass:
             pass
 
     def rank_large_classes(self, r_precision: NDArray[np.float64], average_precision: NDArray[np.float64]) -> None:
-        """Rank the queries of classes too large to keep each query's positives, a strip of whole rows at a time."""
+        """Rank the queries of classes too large to store their positives, one strip of complete rows at a time."""
         n = len(self.data.class_of)
         height = max(1, min(self.tile_rows, (1 << 22) // n))
         strips = [

@@ -1,7 +1,7 @@
-"""The pass over all pairs in torch operations, for a GPU: strips of whole rows instead of tiles.
+"""The pass over all pairs in torch operations, for a GPU: strips of complete rows instead of tiles.
 
-The same counts and ranks as the compiled kernels give (they are tested against each other); the product is taken in
-full instead of over its upper triangle, which a GPU does not mind.
+It gives the same counts and ranks as the compiled kernels; the two are tested against each other. It computes the full
+product rather than its upper triangle, which is simpler and fast enough on a GPU.
 """
 
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ def count_pairs_with_torch(
 
     try:
         vectors = torch.as_tensor(data.vectors, device=device)
-        vectors[0, 0].item()  # a device may take values and not give them back
+        vectors[0, 0].item()  # some devices accept values but cannot return them
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"device={device!r} cannot be used ({reason}): leave it out to use the CPU") from error
@@ -57,10 +57,10 @@ def count_pairs_with_torch(
     average_precision: list[NDArray[np.float64]] = []
     for first, last in strips(len(class_of), STRIP):
         similarity = vectors[first:last] @ vectors.T  # (strip, n)
-        own = class_of[first:last]
-        same = own[:, None] == class_of[None, :]
-        cell = bin_of(similarity, bins, reach) + (own * bins)[:, None]
-        lowest = int(own[0]) * bins
+        row_class = class_of[first:last]
+        same = row_class[:, None] == class_of[None, :]
+        cell = bin_of(similarity, bins, reach) + (row_class * bins)[:, None]
+        lowest = int(row_class[0]) * bins
         count_cells(negatives.view(-1), cell[~same], lowest)
         upper = same.triu(first + 1)
         if listing:
@@ -69,7 +69,7 @@ def count_pairs_with_torch(
             count_cells(positives.view(-1), cell[upper], lowest)
         del cell, upper
         rank = torch.arange(last - first, device=device)
-        similarity[rank, rank + first] = -4.0  # the query itself is not among the others
+        similarity[rank, rank + first] = -4.0  # exclude the query itself
         similarity = torch.where(same, similarity + TIE, similarity)
         best = torch.where(same, similarity, -4.0).amax(dim=1, keepdim=True)
         nearer.append(((similarity > best) & ~same).sum(dim=1).cpu().numpy())
@@ -93,30 +93,30 @@ def count_pairs_with_torch(
 
 
 def strips(n: int, cells: int) -> Iterator[tuple[int, int]]:
-    """Cut n rows into strips of at most so many similarities."""
+    """Cut n rows into strips of at most ``cells`` similarities, and at least one row."""
     step = max(1, cells // n)
     for first in range(0, n, step):
         yield first, min(first + step, n)
 
 
 def bin_of(similarity: "torch.Tensor", bins: int, reach: float) -> "torch.Tensor":
-    """Bin of each pair's distance, int64, in the shape of similarity."""
+    """Return the bin of each pair's distance, int64, in the shape of ``similarity``."""
     scale = np.float32(bins / reach).item()
     return ((2 - 2 * similarity).clamp_(min=0).sqrt_().mul_(scale)).clamp_(max=bins - 1).long()
 
 
 def count_cells(counters: "torch.Tensor", cells: "torch.Tensor", lowest: int) -> None:
-    """Add one to the counter of each cell; no cell is below ``lowest``, so only the stretch from there is touched."""
+    """Add one to the counter of each cell. No cell may be below ``lowest``: counters before it are not touched."""
     if cells.numel():
         found = cells.sub_(lowest).bincount()
         counters[lowest : lowest + len(found)] += found
 
 
 def at_r(similarity: "torch.Tensor", same: "torch.Tensor") -> tuple["torch.Tensor", "torch.Tensor"]:
-    """(queries,) R-precision and average precision at R of each row; 0 for a query alone in its class."""
+    """(queries,) R-precision and (queries,) average precision at R; 0 for a query that is alone in its class."""
     import torch
 
-    possible = same.sum(dim=1) - 1  # R: the row itself is of its class
+    possible = same.sum(dim=1) - 1  # R, which does not count the query itself
     most = int(possible.max())
     if most == 0:
         zeros = torch.zeros(len(possible), dtype=torch.float64, device=same.device)

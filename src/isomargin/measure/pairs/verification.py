@@ -1,4 +1,7 @@
-"""Equal error rate and area under the ROC curve, from listed or binned distances, pooled and for each class."""
+"""Equal error rate and area under the ROC curve, pooled over all pairs and for each class.
+
+Both are computed from listed or from binned distances.
+"""
 
 import numpy as np
 
@@ -7,16 +10,16 @@ from isomargin.measure.pairs.distances import BinnedDistances, Floats, ListedDis
 
 
 def listed_auc(positives: Floats, negatives: Floats) -> float:
-    """P(positive pair nearer than negative pair) + P(equally far) / 2, of two ascending lists."""
+    """P(positive pair nearer than negative pair) + P(equally far) / 2, from two ascending lists of distances."""
     nearer = np.searchsorted(negatives, positives, side="left").mean()
     as_near = np.searchsorted(negatives, positives, side="right").mean()
     return float(1 - (nearer + as_near) / 2 / len(negatives))
 
 
 def crossing(far: Floats, frr: Floats) -> tuple[float, int]:
-    """Rate at which a rising FAR meets a falling FRR, both straight between their points; and the point after.
+    """Return the rate at which a rising FAR meets a falling FRR, and the index of the first point past the crossing.
 
-    The first point must lie before the crossing: FAR < FRR.
+    Both curves are interpolated linearly. The first point must lie before the crossing: FAR < FRR.
     """
     at = int(np.argmax(far >= frr))
     before, after = frr[at - 1] - far[at - 1], far[at] - frr[at]
@@ -24,14 +27,14 @@ def crossing(far: Floats, frr: Floats) -> tuple[float, int]:
 
 
 def listed_eer(positives: Floats, negatives: Floats) -> tuple[float, float]:
-    """Equal error rate and its threshold, of two ascending lists.
+    """Return the equal error rate and its threshold, from two ascending lists of distances.
 
-    The rate at which the ROC curve, straight between its points, has FAR = FRR; the threshold is the smallest
-    distance of a pair at which FAR >= FRR.
+    The rate is where the linearly interpolated ROC curve has FAR = FRR. The threshold is the smallest distance of a
+    pair at which FAR >= FRR.
     """
     far = np.searchsorted(negatives, positives, side="right") / len(negatives)
     frr = 1 - np.searchsorted(positives, positives, side="right") / len(positives)
-    # The crossing lies between the last positive at which FAR < FRR and the next: only what is there is looked at.
+    # The crossing lies between the last positive with FAR < FRR and the next one: only that stretch is searched.
     at = int(np.argmax(far >= frr))
     low = positives[at - 1] if at else -np.inf
     first, last = np.searchsorted(negatives, [low, positives[at]], side="left")
@@ -43,17 +46,18 @@ def listed_eer(positives: Floats, negatives: Floats) -> tuple[float, float]:
 
 
 def continuous_eer(far: Floats) -> tuple[float, int]:
-    """Equal error rate where FAR is a continuous curve, known at the positives, ascending; and the positive after it.
+    """Return the equal error rate for a continuous FAR curve, and the index of the first positive past it.
 
-    FAR passes the FRR that holds between two positives, or the drop of FRR at a positive passes FAR.
+    ``far`` holds the FAR at each positive pair's distance, ascending. The curves cross either between two positives,
+    where FRR is constant, or at a positive, where FRR drops.
     """
-    frr = 1 - np.arange(len(far) + 1) / len(far)  # frr[m]: m positives accepted
+    frr = 1 - np.arange(len(far) + 1) / len(far)  # frr[m]: FRR with m positives accepted
     at = int(np.argmax(far >= frr[1:]))
     return float(min(far[at], frr[at])), at
 
 
 def pooled_eer(counts: PairCounts) -> tuple[float, float]:
-    """Equal error rate of all pairs, and its threshold."""
+    """Return the equal error rate of all pairs, and its threshold."""
     positives, negatives = counts.positives, counts.negatives
     if isinstance(positives, BinnedDistances):
         far = negatives.pooled_within(positives.edges) / negatives.pooled_total
@@ -80,27 +84,27 @@ def pooled_auc(counts: PairCounts) -> float:
 
 
 def class_errors(counts: PairCounts) -> tuple[Floats, Floats]:
-    """(classes,) equal error rate and (classes,) area under the ROC curve; NaN where a class has no positive pair."""
+    """(classes,) equal error rate and (classes,) area under the ROC curve; NaN for classes without positive pairs."""
     positives, negatives = counts.positives, counts.negatives
     eer, auc = np.full((2, len(positives.totals)), np.nan)
-    some = np.flatnonzero(positives.totals > 0).tolist()
+    with_positives = np.flatnonzero(positives.totals > 0).tolist()
     if isinstance(positives, ListedDistances) and isinstance(negatives, ListedDistances):
-        for i in some:
+        for i in with_positives:
             eer[i] = listed_eer(positives.of_class(i), negatives.of_class(i))[0]
             auc[i] = listed_auc(positives.of_class(i), negatives.of_class(i))
     elif isinstance(positives, ListedDistances) and isinstance(negatives, BinnedDistances):
         accepted = negatives.within_own(positives.offsets, positives.distances.astype(np.float64))
-        for i in some:
+        for i in with_positives:
             far = accepted[positives.offsets[i] : positives.offsets[i + 1]] / negatives.totals[i]
             eer[i] = continuous_eer(far)[0]
             auc[i] = 1 - far.mean()
     elif isinstance(positives, BinnedDistances) and isinstance(negatives, BinnedDistances):
-        for i in some:
+        for i in with_positives:
             far = np.append(0, np.cumsum(negatives.counts[i], dtype=np.int64)) / negatives.totals[i]
             frr = 1 - np.append(0, np.cumsum(positives.counts[i], dtype=np.int64)) / positives.totals[i]
             eer[i] = crossing(far, frr)[0]
-            # A positive lies, in the mean, above half of the negatives in its bin.
+            # On average a positive is farther apart than half of the negatives in its bin.
             auc[i] = 1 - -np.diff(frr) @ (far[1:] + far[:-1]) / 2
     else:
-        raise TypeError("binned positives go with binned negatives")
+        raise TypeError("binned positives need binned negatives")
     return eer, auc
