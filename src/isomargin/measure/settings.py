@@ -1,4 +1,4 @@
-"""Every choice an evaluation depends on, checked once, kept with its result."""
+"""``Settings``: every choice that an evaluation depends on, checked once and stored with the result."""
 
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
@@ -14,12 +14,14 @@ EpsilonForm = Literal["f_score", "printed"]
 Pairs = Literal["all", "sampled"]
 
 CHOICES = {"utility": Utility, "mean_curve": MeanCurve, "epsilon_form": EpsilonForm, "pairs": Pairs}
-MOST = 1_000_000  # beyond what any grid or sample needs, and short of what memory refuses
+MOST = 1_000_000  # more than any grid or sample needs, and small enough for memory
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The choices of an evaluation, with the paper's defaults.
+    """The settings of an evaluation; the defaults are those of the paper.
+
+    They are the keyword arguments of `isomargin.evaluate`, which explains them too.
 
     >>> Settings(far=(1e-3, 1e-2)).far
     (0.001, 0.01)
@@ -29,41 +31,41 @@ class Settings:
     """
 
     far: tuple[float, float] = (1e-2, 1e-1)
-    """Pooled false accept rates at the ends of the calibration range."""
+    """The calibration range, given as the pooled false accept rates at its two ends."""
     frr: float | None = None
-    """If given, the calibration range starts where the pooled false reject rate has come down to this."""
+    """If set, the calibration range starts where the pooled false reject rate falls to this value instead."""
     distances: tuple[float, float] | None = None
-    """If given, the calibration range itself, in place of far and frr."""
+    """If set, the calibration range as two distances; ``far`` and ``frr`` are then ignored."""
     grid: int = 101
-    """Distances in the calibration range at which curves are evaluated, evenly spaced, ends included."""
+    """Number of evenly spaced distances in the calibration range at which the curves are evaluated, ends included."""
     epsilon: float = 0.1
-    """Share of the classes in the best and in the worst group of epsilon-OPIS."""
+    """Share of the classes in the best group, and in the worst group, of epsilon-OPIS."""
     c: float = 1.0
-    """Weight of sensitivity (or recall) in the utility."""
+    """Weight of sensitivity (or recall) in the utility; above 1, false rejects cost more than false accepts."""
     utility: Utility = "specificity_sensitivity"
-    """The pair of rates that the utility combines."""
+    """The two rates that the utility combines."""
     mean_curve: MeanCurve = "classes"
-    """What OPIS measures deviations from: the mean of the classes' curves, or the curve of all pairs pooled."""
+    """The curve from which OPIS measures deviations: the mean of the classes' curves, or the curve of all pairs."""
     epsilon_form: EpsilonForm = "f_score"
-    """Utility of the groups in epsilon-OPIS: the F-score, or as the paper prints it, without the factor 1 + c^2."""
+    """Utility of the groups in epsilon-OPIS: the F-score, or as printed in the paper, without the factor 1 + c²."""
     target_far: float = 1e-2
-    """False accept rate whose pooled threshold is held against each class's own."""
+    """False accept rate of the single threshold whose effect on each class is reported."""
     target_frr: float = 5e-2
-    """False reject rate for the same comparison."""
+    """False reject rate for which each class's own threshold is found, to measure how much these thresholds differ."""
     k: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
-    """Numbers of neighbours for recall@k."""
+    """Values of k for recall@k."""
     map_at_r: bool = True
-    """Whether R-precision and MAP@R are wanted."""
+    """Whether to compute R-precision and MAP@R."""
     pairs: Pairs = "all"
-    """All pairs, or the paper's protocol for large sets: all positives, random negatives for each class."""
+    """``"all"`` pairs, or ``"sampled"``, the paper's protocol for large sets: random negative pairs for each class."""
     negatives_per_positive: int = 10
-    """Sampled protocol: negative pairs of a class for each of its positive pairs."""
+    """Number of negative pairs drawn per positive pair of a class, if pairs are sampled."""
     seed: int = 0
-    """Sampled protocol: seed of the draw."""
+    """Seed of the random numbers, if pairs are sampled."""
     exact: bool = False
-    """Whether float64 products and exact quantiles were asked for."""
+    """Whether to use float64 products and exact quantiles in any case."""
     device: str | None = None
-    """Device of the pass in torch operations; None for the compiled kernels on the CPU."""
+    """Torch device that counts the pairs; None for the compiled kernels on the CPU."""
 
     def __post_init__(self) -> None:
         if not (is_pair(self.far) and 0 < self.far[0] < self.far[1] < 1):
@@ -91,36 +93,36 @@ class Settings:
         if self.device is not None and not isinstance(self.device, str):
             raise InputError(f"device is {self.device!r}: the name of a torch device is needed")
         if self.exact and self.device:
-            raise InputError(f"device is {self.device!r}: the exact count runs on the CPU, so leave one of them out")
+            raise InputError(f"device is {self.device!r}: exact runs on the CPU only, so leave out device or exact")
 
     @classmethod
     def from_values(cls, **values: Any) -> "Settings":
-        """Make settings from numbers, lists or tuples, as a caller or a JSON file has them."""
-        if unknown := set(values) - {each.name for each in fields(cls)}:
+        """Build settings from values as callers or JSON files provide them: lists and numpy numbers are converted."""
+        names = [field.name for field in fields(cls)]
+        if unknown := set(values) - set(names):
             raise InputError(
-                f"{', '.join(sorted(unknown))} is not a setting of an evaluation: "
-                f"there are {', '.join(each.name for each in fields(cls))}"
+                f"{', '.join(sorted(unknown))} is not a setting of an evaluation: the settings are {', '.join(names)}"
             )
         for name, kind in (("far", float), ("distances", float), ("k", int)):
             if values.get(name) is not None:
                 values[name] = as_tuple(name, values[name], kind)
         if values.get("device") is not None:
             values["device"] = str(values["device"])
-        # Numbers of numpy's own types become Python's, which JSON can hold.
+        # JSON can only hold Python's own numbers.
         return cls(**{name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()})
 
 
 def is_pair(value: Any) -> bool:
-    """Whether this is a tuple of two."""
+    """Whether the value is a tuple of length two."""
     return isinstance(value, tuple) and len(value) == 2
 
 
 def as_tuple(name: str, value: Any, kind: type) -> tuple[Any, ...]:
-    """Make a tuple of numbers from a list, an array or a tuple of them."""
+    """Convert a list, array or tuple of numbers to a tuple; the values of ``k`` are sorted and made unique."""
     try:
-        listed = list(value)
-        if kind is int and any(int(each) != each for each in listed):
+        numbers = list(value)
+        if kind is int and any(int(number) != number for number in numbers):
             raise ValueError
-        return tuple(sorted({int(each) for each in listed}) if name == "k" else (kind(each) for each in listed))
+        return tuple(sorted({int(number) for number in numbers}) if name == "k" else map(kind, numbers))
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{name} is {value!r}: a list of numbers is needed") from error

@@ -1,1 +1,1 @@
-"""From counts to scores: utility, curves, consistency."""
+"""Turn counts of pairs into scores: utility, curves per class, threshold consistency, and the registry of scores."""

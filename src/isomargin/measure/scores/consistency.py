@@ -1,6 +1,6 @@
-"""Threshold inconsistency: OPIS and epsilon-OPIS as the paper defines them, and two summaries of this project's own.
+"""Threshold inconsistency: OPIS and epsilon-OPIS as the paper defines them, and two scores defined by this project.
 
-Each takes the classes' curves and gives one number; nothing here looks at pairs.
+Each function turns the classes' curves into one number; none of them looks at pairs.
 """
 
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ def opis(class_utility: Floats, mean_utility: Floats | None = None) -> float:
 
     .. math:: \mathrm{OPIS} = \frac{1}{T N} \sum_{i=1}^{T} \sum_{j=1}^{N} \bigl(U_i(d_j) - \bar U(d_j)\bigr)^2
 
-    The paper's Algorithm 1 sums over the grid and divides by the range's width without the step's, which makes it
-    N / (d_max - d_min) times too large; this is the integral of Eq. 2.
+    The paper's Algorithm 1 sums over the grid and divides by the width of the range, but does not multiply by the grid
+    step, so its result is N / (d_max - d_min) times larger. This function follows the integral of Eq. 2.
 
     Args:
         class_utility: (classes, grid) each class's utility at each distance.
-        mean_utility: (grid,) what deviations are taken from; the classes' mean unless given.
+        mean_utility: (grid,) curve from which deviations are measured; by default the mean of the classes' curves.
 
     >>> opis(np.array([[1.0, 0.8], [0.6, 0.8]]))
     0.02
@@ -35,12 +35,12 @@ def opis(class_utility: Floats, mean_utility: Floats | None = None) -> float:
 
 
 def round_off(value: float) -> float:
-    """Keep 14 digits: those after them depend on the order of summing."""
+    """Keep 14 digits; the rest depend on the order of summation."""
     return float(f"{value:.14g}")
 
 
 def group_size(epsilon: float, classes: int) -> int:
-    """Number of classes in each group of epsilon-OPIS: the share, rounded to the nearest whole number, at least one.
+    """Return the number of classes in each group of epsilon-OPIS: their share, rounded to an integer, at least one.
 
     >>> group_size(0.1, 659), group_size(0.1, 3)
     (66, 1)
@@ -49,20 +49,20 @@ def group_size(epsilon: float, classes: int) -> int:
 
 
 def epsilon_groups(class_mean_utility: Floats, epsilon: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Indices of the worst and of the best classes, ranked by mean utility over the range.
+    """Return the indices of the worst and of the best classes, ranked by mean utility over the range.
 
     >>> worst, best = epsilon_groups(np.array([0.9, 0.5, 0.7]), epsilon=0.34)
     >>> worst.tolist(), best.tolist()
     ([1], [0])
     """
-    # Rounded, so that classes equal but for the last bits keep their order.
+    # Rounded, so that classes that differ only in the last bits keep their order.
     ranked = np.argsort(np.round(class_mean_utility, 12), kind="stable")
     size = group_size(epsilon, len(ranked))
     return ranked[:size], ranked[len(ranked) - size :]
 
 
 def epsilon_factor(form: EpsilonForm, c: float) -> float:
-    """Factor of a group's utility in epsilon-OPIS: 1, or 1/(1 + c²) for the form that the paper prints.
+    """Return the factor of a group's utility in epsilon-OPIS: 1, or 1/(1 + c²) for the form printed in the paper.
 
     >>> epsilon_factor("f_score", 1.0), epsilon_factor("printed", 1.0)
     (1.0, 0.5)
@@ -83,16 +83,17 @@ def epsilon_opis(
     .. math:: \varepsilon\text{-OPIS} = \frac1N \sum_{j=1}^{N}
         \bigl(U_{\varepsilon_\mathrm{worst}}(d_j) - U_{\varepsilon_\mathrm{best}}(d_j)\bigr)^2
 
-    A group's rates are the means over its classes, its utility the F-score of those (Eq. 1). The paper's Eq. 3
-    prints the utility without the factor 1 + c^2, which makes the result four times smaller at c = 1: ``"printed"``.
+    The rates of a group are the means over its classes, and its utility is the F-score of those rates (Eq. 1). Eq. 3 of
+    the paper prints the utility without the factor 1 + c², which makes the result four times smaller at c = 1; choose
+    it with ``form="printed"``.
 
     Args:
         first_rate: (classes, grid) specificity, or precision.
         second_rate: (classes, grid) sensitivity, or recall.
-        class_mean_utility: (classes,) by which classes are ranked.
-        epsilon: share of the classes in each group.
+        class_mean_utility: (classes,) mean utility of each class, by which the classes are ranked.
+        epsilon: share of the classes in each of the two groups.
         c: weight of the second rate.
-        form: ``"f_score"``, or ``"printed"`` to compare with published tables.
+        form: ``"f_score"``, or ``"printed"`` for the utility as printed in the paper.
 
     >>> rates = np.array([[1.0, 1.0], [0.5, 0.5]])
     >>> epsilon_opis(rates, rates, rates.mean(axis=1))
@@ -106,12 +107,12 @@ def epsilon_opis(
 
 
 def relative_opis(opis_value: float, mean_utility: Floats) -> float:
-    r"""OPIS relative to the squared mean disutility, a summary of this project's own.
+    r"""OPIS relative to the squared mean disutility; a score defined by this project.
 
     .. math:: \mathrm{OPIS} \Big/ \frac1N \sum_{j=1}^{N} \bigl(1 - \bar U(d_j)\bigr)^2
 
-    OPIS also falls when every class merely gets better; this is the squared coefficient of variation of the
-    classes' disutility 1 - U, which does not. NaN where the mean disutility is zero.
+    OPIS also falls when the disutility 1 - U of every class shrinks by the same factor. This score does not: it is the
+    squared coefficient of variation of the classes' disutility. It is NaN if the mean disutility is zero.
 
     >>> relative_opis(0.02, np.array([0.8, 0.8]))
     0.5
@@ -122,27 +123,27 @@ def relative_opis(opis_value: float, mean_utility: Floats) -> float:
 
 @dataclass(frozen=True)
 class ThresholdSpread:
-    """How far apart the thresholds are that each class would need for one target rate; this project's own.
+    """How much the thresholds differ that the classes need to reach one target rate; a score defined by this project.
 
-    Zero would mean that one threshold gives every class the target.
+    A spread of zero means that one threshold gives every class the target rate.
     """
 
     deviation: float
-    """Standard deviation over classes, in distance."""
+    """Standard deviation of the thresholds over classes, as a distance."""
     quantiles: dict[float, float]
-    """Quantiles over classes, in distance."""
+    """Quantiles of the thresholds over classes, as distances."""
     relative_deviation: float
-    """The deviation in units of the calibration range's width."""
+    """The standard deviation divided by the width of the calibration range."""
     relative_quantiles: dict[float, float]
     """The quantiles on the scale of the calibration range: 0 is d_min, 1 is d_max."""
 
 
 def threshold_spread(class_distances: Floats, calibration_range: tuple[float, float]) -> ThresholdSpread:
-    """Summarise the thresholds that classes would need.
+    """Summarise the thresholds that the classes need to reach a target rate.
 
     Args:
-        class_distances: (classes,) each class's own threshold.
-        calibration_range: (d_min, d_max), whose width is the unit of the relative figures.
+        class_distances: (classes,) the threshold that each class needs.
+        calibration_range: (d_min, d_max), the scale of the relative values.
 
     >>> threshold_spread(np.array([0.8, 1.0]), (0.9, 1.1)).deviation
     0.1

@@ -1,6 +1,6 @@
-"""Rates and utility against distance: from counts of pairs to the curves of each class.
+"""The curves of each class: its rates and its utility as functions of the distance threshold.
 
-Pure arithmetic on counts; what spread of these curves means is in ``consistency.py``.
+This is plain arithmetic on counts of pairs; ``consistency.py`` measures how much the curves differ.
 """
 
 from dataclasses import dataclass
@@ -21,19 +21,19 @@ class Curves:
     """Rates and utility of every class that has a positive pair, on the grid of the calibration range."""
 
     classes: NDArray[np.int64]
-    """(curves,) index of each curve's class."""
+    """(curves,) index of the class of each curve."""
     distances: Floats
-    """(grid,) from d_min to d_max."""
+    """(grid,) distances from d_min to d_max."""
     sensitivity: Floats
     """(curves, grid) share of the class's positive pairs at most this far apart: recall, 1 - FRR."""
     specificity: Floats
     """(curves, grid) share of the class's negative pairs farther apart: 1 - FAR."""
     precision: Floats
-    """(curves, grid) share of positives among the class's pairs at most this far apart; 0 where there are none."""
+    """(curves, grid) share of positive pairs among the class's pairs at most this far apart; 0 if there are none."""
     utility: Floats
-    """(curves, grid) the two rates of the settings combined."""
+    """(curves, grid) utility of the two rates that the settings choose."""
     mean_utility: Floats
-    """(grid,) what OPIS measures deviations from: the curves' mean, or the pooled curve."""
+    """(grid,) the curve from which OPIS measures deviations: the mean of the classes' curves, or the pooled curve."""
     pooled_far: Floats
     """(grid,) false accept rate of all pairs."""
     pooled_frr: Floats
@@ -45,27 +45,31 @@ class Curves:
 
     @cached_property
     def class_mean_utility(self) -> Floats:
-        """(curves,) mean over the grid of each curve."""
+        """(curves,) mean of each utility curve over the grid."""
         return np.asarray(self.utility.mean(axis=1))
 
     @cached_property
     def squared_deviations(self) -> Floats:
-        """(curves,) mean over the grid of the squared deviation from the mean curve."""
+        """(curves,) squared deviation of each curve from the mean curve, averaged over the grid."""
         return np.asarray(np.square(self.utility - self.mean_utility).mean(axis=1))
 
 
-def share(part: Any, whole: Any) -> Floats:
-    """Divide, 0 where there is nothing to divide by."""
+def share(part: Any, total: Any) -> Floats:
+    """Divide ``part`` by ``total``, elementwise; 0 where the total is 0."""
     part = np.asarray(part, np.float64)
-    whole = np.asarray(whole, np.float64)
-    shape = np.broadcast_shapes(part.shape, whole.shape)
-    return np.asarray(np.divide(part, whole, out=np.zeros(shape), where=whole > 0))
+    total = np.asarray(total, np.float64)
+    shape = np.broadcast_shapes(part.shape, total.shape)
+    return np.asarray(np.divide(part, total, out=np.zeros(shape), where=total > 0))
 
 
 def first_rate(kind: Utility, positives_within: Any, negatives_within: Any, negatives: Any) -> Floats:
-    """Give the rate that the utility combines with sensitivity: specificity, or precision.
+    """Compute the rate that the utility combines with sensitivity: specificity, or precision.
 
-    Of accepted positive pairs, accepted negative pairs, and all negative pairs; the shapes broadcast.
+    Args:
+        kind: the utility of the settings, which decides the rate.
+        positives_within: number of accepted positive pairs.
+        negatives_within: number of accepted negative pairs.
+        negatives: number of all negative pairs. The shapes of the three broadcast.
 
     >>> first_rate("specificity_sensitivity", 6, 2, 8), first_rate("precision_recall", 6, 2, 8)
     (array(0.75), array(0.75))
@@ -83,10 +87,10 @@ def make_curves(
     pooled_negatives: int,
 ) -> Curves:
     """Turn counts on the grid into rates and utility."""
-    some = np.flatnonzero(positive_totals > 0)
-    positives, negatives = summary.positives_within[some], summary.negatives_within[some]
-    sensitivity = positives / positive_totals[some, None]
-    specificity = 1 - negatives / negative_totals[some, None]
+    classes = np.flatnonzero(positive_totals > 0)
+    positives, negatives = summary.positives_within[classes], summary.negatives_within[classes]
+    sensitivity = positives / positive_totals[classes, None]
+    specificity = 1 - negatives / negative_totals[classes, None]
     precision = share(positives, positives + negatives)
     pooled_sensitivity = summary.pooled_positives_within / positive_totals.sum()
     pooled_far = summary.pooled_negatives_within / pooled_negatives
@@ -97,7 +101,7 @@ def make_curves(
     curves = utility(first, sensitivity, settings.c)
     pooled = utility(pooled_first, pooled_sensitivity, settings.c)
     return Curves(
-        classes=some,
+        classes=classes,
         distances=summary.distances,
         sensitivity=sensitivity,
         specificity=specificity,

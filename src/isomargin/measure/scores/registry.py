@@ -1,7 +1,7 @@
-"""Every score, defined once: name, title, unit, better direction, bounds, and how it is read off an Evaluation.
+"""The registry of scores: name, title, meaning, unit, direction and bounds of each, and how to read it.
 
-Tables, JSON, intervals, comparisons, training metrics, the report, the lab and the documentation all read this
-registry: to add a score, add it here and to ``tests/reference.py``.
+Tables, JSON, confidence intervals, comparisons, training metrics, the report, the lab and the documentation all use
+this registry. To add a score, add it here and to ``tests/reference.py``.
 """
 
 from __future__ import annotations
@@ -20,40 +20,43 @@ if TYPE_CHECKING:
     from isomargin.measure.settings import Settings
 
 Unit = Literal["squared_utility", "utility", "rate", "ratio"]
-"""``squared_utility``: OPIS and its kin, compared in percent of each other. ``rate``: a share, printed in percent and
-compared in percentage points. ``utility`` and ``ratio``: plain numbers."""
+"""``squared_utility``: OPIS and scores derived from it, compared in relative terms. ``rate``: a share, printed in
+percent and compared in percentage points. ``utility`` and ``ratio``: plain numbers."""
 Group = Literal["threshold consistency", "calibration range", "verification", "retrieval"]
 Events = Literal["classes", "pairs of classes"]
 
 
 @dataclass(frozen=True)
 class Score:
-    """One score."""
+    """What the project knows about one score."""
 
     name: str
-    """As JSON, CSV files and loggers have it."""
+    """The name in JSON, CSV files and loggers."""
     title: str
-    """As people read it where the settings are not at hand."""
+    """The title shown to people where the settings are unknown."""
     meaning: str
     """One sentence for a reader who sees the score for the first time."""
     group: Group
+    """The heading under which the score is shown."""
     unit: Unit
+    """The unit, which decides how values and differences are printed."""
     lower_is_better: bool
+    """Whether lower values are better."""
     bounds: tuple[float, float]
-    """Between which the score lies by definition."""
+    """The smallest and the largest value that the score can have by definition."""
     read: Callable[[Evaluation], float]
-    """Reads the score off an evaluation; NaN where it is unknown."""
+    """Returns the score of an evaluation; NaN if it is unknown."""
     title_with_settings: str = ""
-    """The title where they are: ``{epsilon}``, ``{target_far}`` and ``{target_frr}`` stand for them."""
+    """The title where the settings are known; may contain ``{epsilon}``, ``{target_far}`` and ``{target_frr}``."""
     relative: bool = False
-    """Whether a difference is quoted as a percentage of the first model's value."""
+    """Whether differences are quoted as a percentage of the first model's value."""
     events: Events | None = None
-    """For rates: what can each show an error, so that none among so many bounds the rate from above."""
+    """For rates: the independent units in which an error can occur. If none occurs, their number bounds the rate."""
     own: bool = False
-    """Whether it is this project's own and not from the literature."""
+    """Whether this project defined the score, rather than the literature."""
 
     def title_for(self, settings: Settings) -> str:
-        """Give the title with the settings filled in.
+        """Return the title with the values of the settings.
 
         >>> from isomargin.measure.settings import Settings
         >>> SCORES["epsilon_opis"].title_for(Settings()), SCORES["frr"].title_for(Settings())
@@ -65,11 +68,11 @@ class Score:
 
     @property
     def direction(self) -> str:
-        """Which direction is better, in words."""
+        """Which direction is better: "lower is better" or "higher is better"."""
         return "lower is better" if self.lower_is_better else "higher is better"
 
     def text(self, value: float) -> str:
-        """Print a value.
+        """Format a value.
 
         >>> SCORES["eer"].text(0.0383), SCORES["opis"].text(0.00184412), SCORES["debiased_opis"].text(float("nan"))
         ('3.83%', '0.001844', 'unknown')
@@ -79,7 +82,7 @@ class Score:
         return f"{value:.2%}" if self.unit == "rate" else f"{value:.4f}" if self.unit == "utility" else f"{value:.4g}"
 
     def difference_text(self, difference: float) -> str:
-        """Print a difference of two values, with its sign.
+        """Format the difference of two values, with its sign.
 
         >>> SCORES["eer"].difference_text(-0.012), SCORES["opis"].difference_text(0.0001)
         ('-1.20 points', '+0.0001')
@@ -107,7 +110,7 @@ _RETRIEVAL: dict[str, Any] = {
 _RECALL = Score(
     "recall@k",
     "recall@k",
-    "Share of queries with an item of their class among their k nearest others.",
+    "Share of queries with at least one item of their own class among their k nearest neighbours.",
     read=lambda evaluation: math.nan,
     **_RETRIEVAL,
 )
@@ -116,14 +119,15 @@ _FIXED = (
     Score(
         "opis",
         "OPIS",
-        "Variance over classes of the utility at one threshold, averaged over the calibration range.",
+        "How much the classes differ in utility at one threshold: the variance over classes, averaged over the "
+        "calibration range.",
         read=lambda evaluation: evaluation.opis,
         **_OPIS,
     ),
     Score(
         "debiased_opis",
         "OPIS without item noise",
-        "OPIS without what the noise of few items per class adds to it.",
+        "OPIS minus the part that is noise because classes have few items.",
         read=lambda evaluation: evaluation.debiased_opis,
         own=True,
         **{**_OPIS, "bounds": _UNBOUNDED},
@@ -131,7 +135,8 @@ _FIXED = (
     Score(
         "epsilon_opis",
         "ε-OPIS",
-        "Squared gap in utility between the best and the worst share ε of the classes.",
+        "Squared difference in utility between the best and the worst share ε of the classes, averaged over the "
+        "calibration range.",
         read=lambda evaluation: evaluation.epsilon_opis,
         title_with_settings="{epsilon}-OPIS",
         **_OPIS,
@@ -139,7 +144,8 @@ _FIXED = (
     Score(
         "relative_opis",
         "OPIS / squared mean disutility",
-        "OPIS relative to how far the mean utility is from 1: it does not fall when every class merely gets better.",
+        "OPIS divided by the squared distance of the mean utility from 1: unlike OPIS, it does not fall when all "
+        "classes improve by the same factor.",
         read=lambda evaluation: evaluation.relative_opis,
         own=True,
         **{**_OPIS, "bounds": (0.0, math.inf), "unit": "ratio"},
@@ -147,7 +153,7 @@ _FIXED = (
     Score(
         "far_threshold_spread",
         "spread of class thresholds at the target FAR",
-        "Standard deviation over classes of the threshold that each would need for the target FAR, in widths of the "
+        "Standard deviation of the thresholds that the classes need for the target FAR, divided by the width of the "
         "calibration range.",
         read=lambda evaluation: evaluation.far_threshold_spread.relative_deviation,
         title_with_settings="spread of class thresholds at FAR {target_far}",
@@ -157,7 +163,7 @@ _FIXED = (
     Score(
         "frr_threshold_spread",
         "spread of class thresholds at the target FRR",
-        "Standard deviation over classes of the threshold that each would need for the target FRR, in widths of the "
+        "Standard deviation of the thresholds that the classes need for the target FRR, divided by the width of the "
         "calibration range.",
         read=lambda evaluation: evaluation.frr_threshold_spread.relative_deviation,
         title_with_settings="spread of class thresholds at FRR {target_frr}",
@@ -167,8 +173,8 @@ _FIXED = (
     Score(
         "mean_utility",
         "mean utility",
-        "Mean over classes and over the calibration range of the utility, the harmonic mean of specificity and "
-        "sensitivity.",
+        "Utility (by default the harmonic mean of specificity and sensitivity), averaged over classes and over the "
+        "calibration range.",
         group="calibration range",
         unit="utility",
         lower_is_better=False,
@@ -178,7 +184,7 @@ _FIXED = (
     Score(
         "far",
         "FAR at the target threshold",
-        "Share of negative pairs that are accepted at the threshold for the target FAR.",
+        "False accept rate: the share of negative pairs that the threshold for the target FAR accepts.",
         lower_is_better=True,
         read=lambda evaluation: evaluation.target.far,
         title_with_settings="FAR at the threshold for {target_far}",
@@ -188,7 +194,7 @@ _FIXED = (
     Score(
         "frr",
         "FRR at the target FAR",
-        "Share of positive pairs that are rejected at the threshold for the target FAR.",
+        "False reject rate: the share of positive pairs that the threshold for the target FAR rejects.",
         lower_is_better=True,
         read=lambda evaluation: evaluation.target.frr,
         title_with_settings="FRR at FAR {target_far}",
@@ -198,7 +204,7 @@ _FIXED = (
     Score(
         "eer",
         "equal error rate",
-        "The rate at which as large a share of negative pairs is accepted as of positive pairs is rejected.",
+        "The error rate at the threshold where the false accept rate equals the false reject rate.",
         lower_is_better=True,
         read=lambda evaluation: evaluation.eer,
         events="pairs of classes",
@@ -207,7 +213,7 @@ _FIXED = (
     Score(
         "auc",
         "ROC AUC",
-        "Probability that a positive pair is nearer than a negative pair.",
+        "Area under the ROC curve: the probability that a random positive pair is closer than a random negative pair.",
         lower_is_better=False,
         read=lambda evaluation: evaluation.auc,
         **{**_VERIFICATION, "unit": "utility"},
@@ -215,25 +221,27 @@ _FIXED = (
     Score(
         "r_precision",
         "R-precision",
-        "Mean over queries of the share of positives among the R nearest, R being their number.",
+        "Share of items of the query's class among its R nearest neighbours, where R is the number of other items of "
+        "that class, averaged over queries.",
         read=lambda evaluation: evaluation.r_precision,
         **_RETRIEVAL,
     ),
     Score(
         "map_at_r",
         "MAP@R",
-        "Mean average precision among the R nearest, R being the number of the query's positives.",
+        "Average precision among the R nearest neighbours, where R is the number of other items of the query's class, "
+        "averaged over queries.",
         read=lambda evaluation: evaluation.map_at_r,
         **_RETRIEVAL,
     ),
 )
 
 SCORES: dict[str, Score] = {score.name: score for score in _FIXED}
-"""Every score by its name, except recall@k, which has one per number of neighbours: `find_score` gives those too."""
+"""Every score by name, except recall@k, which exists for every k: `find_score` returns those too."""
 
 
 def find_score(name: str) -> Score:
-    """Give a score by its name, also recall@k for any k.
+    """Return a score by its name, including recall@k for any k.
 
     >>> find_score("recall@5").title, find_score("eer").unit
     ('recall@5', 'rate')
@@ -243,12 +251,12 @@ def find_score(name: str) -> Score:
     """
     if match := re.fullmatch(r"recall@(\d+)", name):
         k = int(match[1])
-        meaning = _RECALL.meaning.replace("their k nearest", f"their {k} nearest" if k > 1 else "their nearest")
+        meaning = _RECALL.meaning.replace("their k nearest", f"their {k} nearest")
         return replace(
             _RECALL,
             name=name,
             title=name,
-            meaning=meaning if k > 1 else "Share of queries whose nearest other item is of their class.",
+            meaning=meaning if k > 1 else "Share of queries whose nearest neighbour is of their own class.",
             read=lambda evaluation: evaluation.recall_at_k.get(k, math.nan),
         )
     if name not in SCORES:
@@ -257,7 +265,7 @@ def find_score(name: str) -> Score:
 
 
 def scores_of(evaluation: Evaluation) -> dict[str, Score]:
-    """List the scores that an evaluation has, by name in the order in which they are shown."""
+    """Return the scores that an evaluation has, by name, in the order in which they are shown."""
     recall = {f"recall@{k}": find_score(f"recall@{k}") for k in evaluation.recall_at_k}
     fixed = {name: score for name, score in SCORES.items() if score.group != "retrieval"}
     ranks = {name: score for name, score in SCORES.items() if score.group == "retrieval"}
