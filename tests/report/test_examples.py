@@ -183,7 +183,7 @@ def test_names_and_numbers_that_cannot_be_used_are_told_in_a_sentence():
 def test_images_that_were_not_embedded_are_refused():
     embeddings = near_set()
     images = grey_images(embeddings)
-    with pytest.raises(InputError, match=r"the images are 3, and the embeddings are of \d+: the same images"):
+    with pytest.raises(InputError, match=r"the images number 3, the embeddings \d+: the same images"):
         class_examples(embeddings, ["class 3"], 0.5, images=images.select([0, 1, 2]))
     with pytest.raises(InputError, match="image 0 is of 'class"):
         class_examples(embeddings, ["class 3"], 0.5, images=images.select(np.argsort(embeddings.labels)[::-1]))
@@ -210,7 +210,7 @@ def test_a_runs_images_come_in_the_order_of_its_embeddings(tmp_path):
 def test_a_run_evaluated_on_held_out_classes_gives_their_images(tmp_path):
     train = read_glyphs(draws=1).train
     more = ", evaluation: {held_out: 0.1, test: false}"
-    with pytest.raises(InputError, match=r"glyphs are \d+, and the embeddings are of 2"):
+    with pytest.raises(InputError, match=r"glyphs number \d+, the embeddings 2"):
         run_images(write_run(tmp_path / "run", "{name: glyphs, draws: 1}", ["x", "y"], more))
     held = np.random.default_rng([0, 1]).permutation(len(train.class_names))[: round(0.1 * len(train.class_names))]
     names = np.array(train.class_names)[train.labels[np.isin(train.labels, held)]]
@@ -233,7 +233,7 @@ def test_images_that_moved_are_found_where_the_change_says(tmp_path):
     expected = run_images(run).paths
     assert [path.parent.name for path in expected] == list("ddeeff")
     moved = root.rename(tmp_path / "new")
-    with pytest.raises(InputError, match=r"old cannot be opened .*say where to with data.root=FOLDER"):
+    with pytest.raises(InputError, match=r"old cannot be opened .*give their folder with data.root=FOLDER"):
         run_images(run)
     found = run_images(run, [f"data.root={moved}"])
     assert [path.relative_to(moved) for path in found.paths] == [path.relative_to(root) for path in expected]
@@ -242,7 +242,7 @@ def test_images_that_moved_are_found_where_the_change_says(tmp_path):
 def test_other_images_at_the_root_are_refused(tmp_path):
     root = class_folders(tmp_path / "images", "abcdef")
     data = f"{{name: folder, root: {root}, order: 3}}"
-    with pytest.raises(InputError, match=r"images are 6, and the embeddings are of 2: .*data.root=FOLDER"):
+    with pytest.raises(InputError, match=r"images number 6, the embeddings 2: .*data.root=FOLDER"):
         run_images(write_run(tmp_path / "run", data, ["d", "d"]))
     with pytest.raises(InputError, match=r"image 4 is of 'f', its embedding of 'g'"):
         run_images(write_run(tmp_path / "run", data, np.repeat(list("deg"), 2)))
@@ -257,5 +257,5 @@ def test_a_run_on_vectors_says_that_it_has_no_images(tmp_path):
 
 
 def test_a_folder_that_is_no_finished_run_is_told_so(tmp_path):
-    with pytest.raises(InputError, match="no finished run"):
+    with pytest.raises(InputError, match="not a finished run"):
         run_images(tmp_path)

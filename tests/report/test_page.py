@@ -617,7 +617,7 @@ def check_curves_plot(tab, evaluation):
 
 def check_distances_plot(tab, plain_data):
     traces = traces_by_meta(tab, "plot-distances")
-    for kind, distances in zip(("friends 0", "strangers 0"), all_distances(*plain_data), strict=True):
+    for kind, distances in zip(("positive 0", "negative 0"), all_distances(*plain_data), strict=True):
         middles, densities = (np.array(traces[kind][axis], float) for axis in "xy")
         width = middles[1] - middles[0]
         assert (densities * width).sum() == pytest.approx(1, abs=1e-5)

@@ -137,8 +137,8 @@ def test_a_page_of_nothing_is_refused(tmp_path):
     ("evaluations", "options", "sentence"),
     [
         (lambda one: [one], {}, "an evaluation, or several by name"),
-        (lambda one: {"a": "x"}, {}, "text and an Evaluation, and not str and str"),
-        (lambda one: {1: one}, {}, "and not int and Evaluation"),
+        (lambda one: {"a": "x"}, {}, "to Evaluation objects, not str to str"),
+        (lambda one: {1: one}, {}, "not int to Evaluation"),
         (lambda one: {"a": one}, {"examples": {"b": {}}}, "examples"),
         (lambda one: {"a": one}, {"examples": {"a": {"x": None}}}, "a class 'x' that was not evaluated"),
     ],

@@ -1,1 +1,1 @@
-"""One self-contained HTML page from one run or several."""
+"""A self-contained HTML report of one run or several."""

@@ -1,4 +1,4 @@
-"""What the page carries: one or several evaluations as JSON values. How it looks is the page's own affair."""
+"""The data of the report: one or several evaluations as JSON values. The files in `page/` decide how they look."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -22,9 +22,9 @@ from isomargin.report.headline import headline, target_point
 from isomargin.report.packing import pack_increments
 from isomargin.report.slider_stops import ThresholdStops, threshold_stops
 
-TILES = ("recall@1", "opis", "debiased_opis", "epsilon_opis", "frr")  # scores that the page shows at its top
-HISTOGRAM = 120  # bins of the distributions of distances
-SAME_RATE = 1e-4  # how far the rates of two thresholds may differ that stand between the same pairs, nearly
+TILES = ("recall@1", "opis", "debiased_opis", "epsilon_opis", "frr")  # scores shown at the top of the report
+HISTOGRAM = 120  # bins of the distance distributions
+SAME_RATE = 1e-4  # two thresholds whose rates differ by at most this count as the same
 Examples = Mapping[int | str, ClassExamples]
 
 
@@ -34,10 +34,13 @@ def contents(
     examples: Mapping[str, Examples] | None = None,
     draws: int = 1000,
 ) -> dict[str, Any]:
-    """Give all that the page shows as JSON values."""
+    """Return everything that the report shows, as JSON values."""
     comparison, hindrance = compared(evaluations, draws) if intervals else (None, None)
     alike = measured_alike(evaluations)
-    runs = [run_values(name, each, intervals, (examples or {}).get(name), draws) for name, each in evaluations.items()]
+    runs = [
+        run_values(name, evaluation, intervals, (examples or {}).get(name), draws)
+        for name, evaluation in evaluations.items()
+    ]
     return {
         "version": isomargin.__version__,
         "headline": headline(evaluations, comparison),
@@ -50,28 +53,32 @@ def contents(
 
 
 def compared(evaluations: Mapping[str, Evaluation], draws: int) -> tuple[Comparison | None, str | None]:
-    """Compare the runs, or say why the differences have no intervals."""
+    """Compare the runs, or say why their differences have no confidence intervals."""
     if len(evaluations) < 2:
         return None, None
     try:
         return compare(evaluations, draws=draws), None
     except InputError as error:
-        missing = "The differences have no intervals" if measured_alike(evaluations) else "There are no differences"
+        missing = (
+            "The differences have no confidence intervals"
+            if measured_alike(evaluations)
+            else "There are no differences"
+        )
         return None, f"{missing}: {error}."
 
 
 def measured_alike(evaluations: Mapping[str, Evaluation]) -> bool:
-    """Whether the scores of all runs are of the same settings: else they are not to be held against each other."""
-    first, *others = (each.settings for each in evaluations.values())
-    return all(getattr(first, name) == getattr(each, name) for each in others for name in MUST_AGREE)
+    """Whether all runs were evaluated with the same settings: otherwise their scores cannot be compared."""
+    first, *others = (evaluation.settings for evaluation in evaluations.values())
+    return all(getattr(first, name) == getattr(other, name) for other in others for name in MUST_AGREE)
 
 
 def score_values(evaluations: Mapping[str, Evaluation]) -> dict[str, dict[str, Any]]:
-    """Give what the page says of the scores on its tiles: title, meaning, direction, and how values are printed."""
-    settings = [evaluation.settings for evaluation in evaluations.values()]
+    """Return the title, meaning, direction and number format of each score on the tiles."""
+    all_settings = [evaluation.settings for evaluation in evaluations.values()]
     return {
         score.name: {
-            "title": ", ".join(dict.fromkeys(score.title_for(each) for each in settings)),
+            "title": ", ".join(dict.fromkeys(score.title_for(settings) for settings in all_settings)),
             "meaning": score.meaning,
             "direction": score.direction,
             "rate": score.unit == "rate",
@@ -82,7 +89,7 @@ def score_values(evaluations: Mapping[str, Evaluation]) -> dict[str, dict[str, A
 
 
 def comparison_values(comparison: Comparison) -> list[dict[str, Any]]:
-    """Give, for each run but the first, every score's difference to the first run."""
+    """Return, for every run except the first, the difference of each score from the first run."""
     return [
         {
             row.score: {
@@ -100,14 +107,14 @@ def comparison_values(comparison: Comparison) -> list[dict[str, Any]]:
 def run_values(
     name: str, evaluation: Evaluation, intervals: bool, examples: Examples | None, draws: int
 ) -> dict[str, Any]:
-    """Give one run as JSON values."""
+    """Return one run as JSON values."""
     stops, point = threshold_stops(evaluation), target_point(evaluation)
     bounds = evaluation.intervals(draws=draws) if intervals and evaluation.class_count > 1 else {}
     if abs(point.frr - evaluation.target.frr) > SAME_RATE:
-        bounds.pop("frr", None)  # which is that of another threshold
+        bounds.pop("frr", None)  # it belongs to another threshold
     notes = [*evaluation.all_notes, *(note_on_few_classes(evaluation) if bounds else ())]
-    labels = [str(each) for each in evaluation.names.tolist()]
-    shown = [printable(each) for each in labels]
+    labels = [str(label) for label in evaluation.names.tolist()]
+    shown = [printable(label) for label in labels]
     settings = evaluation.settings
     return {
         "name": printable(name),
@@ -124,7 +131,7 @@ def run_values(
             "pairs": settings.pairs,
         },
         "names": shown,
-        # Only where they differ: a file of the table should have the labels themselves.
+        # Only where they differ: the exported table has the labels unchanged.
         "labels": {index: label for index, label in enumerate(labels) if label != shown[index]},
         "columns": columns(evaluation),
         "thresholds": stops.distances.tolist(),
@@ -139,7 +146,7 @@ def run_values(
 
 
 def columns(evaluation: Evaluation) -> dict[str, list[float | int | None]]:
-    """Give the table of classes by column, as far as it does not depend on the threshold."""
+    """Return the columns of the table of classes that do not depend on the threshold."""
     table = evaluation.per_class
     opis = evaluation.opis
     values = {
@@ -152,43 +159,47 @@ def columns(evaluation: Evaluation) -> dict[str, list[float | int | None]]:
         "eer": table["eer"],
     }
     values |= {column: table[column] for column in [c for c in table.columns if c.startswith("recall@")][:1]}
-    return {name: [rounded(each) for each in column.tolist()] for name, column in values.items()}
+    return {name: [rounded(value) for value in column.tolist()] for name, column in values.items()}
 
 
 def summary(evaluation: Evaluation, stops: ThresholdStops) -> dict[str, list[float]]:
-    """Give the curve that OPIS measures deviations from, and those between which nine in ten classes lie."""
+    """Return the curve that OPIS measures deviations from, and the 5th and 95th percentile over classes."""
     settings = evaluation.settings
     positives, negatives = evaluation.counts.positives.totals, evaluation.counts.negatives.totals
-    some = (positives > 0) & (negatives > 0)
-    accepted, admitted = stops.positives[some], stops.negatives[some]
-    curves = utility_of_counts(accepted, admitted, positives[some, None], negatives[some, None], settings)
+    usable = (positives > 0) & (negatives > 0)
+    curves = utility_of_counts(
+        stops.positives[usable], stops.negatives[usable], positives[usable, None], negatives[usable, None], settings
+    )
     mean = curves.mean(axis=0)
     if settings.mean_curve == "pooled":
-        # A negative pair stands in both its classes; precision needs it once.
-        twice = evaluation.counts.negatives.appearances
-        pooled = (stops.positives.sum(axis=0), stops.negatives.sum(axis=0) / twice)
-        mean = utility_of_counts(*pooled, positives.sum(), negatives.sum() / twice, settings)
+        # A negative pair is counted in both of its classes; precision needs it once.
+        appearances = evaluation.counts.negatives.appearances
+        pooled = (stops.positives.sum(axis=0), stops.negatives.sum(axis=0) / appearances)
+        mean = utility_of_counts(*pooled, positives.sum(), negatives.sum() / appearances, settings)
     low, high = np.quantile(curves, (0.05, 0.95), axis=0)
     return {
-        name: [rounded(each) or 0.0 for each in curve.tolist()]
+        name: [rounded(value) or 0.0 for value in curve.tolist()]
         for name, curve in {"mean": mean, "low": low, "high": high}.items()
     }
 
 
-def utility_of_counts(accepted: Any, admitted: Any, positives: Any, negatives: Any, settings: Settings) -> Floats:
-    """Give the utility of accepted positive and negative pairs, of so many of each."""
-    return utility(first_rate(settings.utility, accepted, admitted, negatives), accepted / positives, settings.c)
+def utility_of_counts(
+    accepted_positives: Any, accepted_negatives: Any, positives: Any, negatives: Any, settings: Settings
+) -> Floats:
+    """Return the utility from the numbers of accepted pairs and of all pairs of both kinds."""
+    first = first_rate(settings.utility, accepted_positives, accepted_negatives, negatives)
+    return utility(first, accepted_positives / positives, settings.c)
 
 
 def rounded(value: float | int) -> float | int | None:
-    """Give seven digits of a number, all of a whole one, and None for NaN."""
+    """Round to seven significant digits; keep integers as they are, and return None for NaN."""
     if isinstance(value, int):
         return value
     return None if np.isnan(value) else float(f"{value:.7g}")
 
 
 def distribution(evaluation: Evaluation, stops: ThresholdStops) -> dict[str, list[float]]:
-    """Give the share of positive and of negative pairs in even bins of distance."""
+    """Return the shares of positive and of negative pairs in equal bins of distance."""
     positives, negatives = evaluation.counts.positives, evaluation.counts.negatives
     farthest = max(pairs.pooled_distance_at(pairs.pooled_total) for pairs in (positives, negatives))
     high = min(1.0001 * farthest, FARTHEST)
@@ -196,20 +207,22 @@ def distribution(evaluation: Evaluation, stops: ThresholdStops) -> dict[str, lis
     shares = {}
     for kind, pairs in (("positive", positives), ("negative", negatives)):
         within = pairs.pooled_within(edges) / pairs.pooled_total
-        shares[kind] = [rounded(each) or 0.0 for each in np.diff(within).tolist()]
+        shares[kind] = [rounded(share) or 0.0 for share in np.diff(within).tolist()]
         shares[kind][0] += float(within[0])
     return {"edges": edges.tolist(), **shares}
 
 
 def example_values(evaluation: Evaluation, examples: Examples) -> dict[int, Any]:
-    """Give confusions and thumbnails by the index of the class."""
+    """Return confusions and thumbnails by the index of the class."""
     places = {name: index for index, name in enumerate(evaluation.names.tolist())}
     for name in examples:
         if name not in places:
-            raise InputError(f"examples has a class {name!r} that was not evaluated: give those of the evaluation")
+            raise InputError(f"examples has a class {name!r} that was not evaluated: use classes of the evaluation")
     return {
         places[name]: {
-            "confusions": [{**asdict(each), "name": printable(str(each.name))} for each in shown.confusions],
+            "confusions": [
+                {**asdict(confusion), "name": printable(str(confusion.name))} for confusion in shown.confusions
+            ],
             "thumbnails": list(shown.thumbnails),
         }
         for name, shown in examples.items()

@@ -1,4 +1,4 @@
-"""What matters, in one line: what the threshold does to the classes of a run, or how runs differ."""
+"""The headline of the report: what the threshold does to the classes of a run, or how runs differ."""
 
 from collections.abc import Mapping
 
@@ -11,58 +11,57 @@ from isomargin.measure.scores.registry import find_score
 from isomargin.report.slider_stops import resolved
 from isomargin.thresholds.choose import class_utility
 
-MOST = 3  # runs that a line has room for
-NAMED = ("opis", "frr", "recall@1")  # the scores of a headline
+MOST = 3  # runs that fit into one line
+NAMED = ("opis", "frr", "recall@1")  # scores named in the headline
 
 
 def target_point(evaluation: Evaluation) -> OperatingPoint:
-    """Say what the threshold for the target FAR does: the one of `isomargin threshold`, which never exceeds it.
+    """Return the rates at the threshold that `isomargin threshold` chooses, whose FAR never exceeds the target.
 
-    Where no threshold has so small a rate, it is that of the evaluation, which exceeds it.
+    If no threshold has such a small FAR, it is the threshold of the evaluation, whose FAR exceeds the target.
     """
     distance = resolved(evaluation.counts, evaluation.settings.target_far)
     return evaluation.target if distance is None else evaluation.at(distance)
 
 
 def headline(evaluations: Mapping[str, Evaluation], comparison: Comparison | None) -> str:
-    """Say what matters in one line."""
+    """Summarize the runs in one line."""
     if comparison is not None:
         names = list(comparison.others)
-        more = f" {len(names) - MOST} more runs are below." if len(names) > MOST else ""
+        more = f" See below for {len(names) - MOST} more runs." if len(names) > MOST else ""
         return printable(" ".join(compared_with(comparison, name) for name in names[:MOST])) + more
     if len(evaluations) > 1:
-        shown = [f"{printable(name)}: OPIS {each.opis:.3g}" for name, each in list(evaluations.items())[: MOST + 1]]
-        return "; ".join(shown) + "."
+        listed = list(evaluations.items())[: MOST + 1]
+        return "; ".join(f"{printable(name)}: OPIS {evaluation.opis:.3g}" for name, evaluation in listed) + "."
     (evaluation,) = evaluations.values()
     return of_one(evaluation)
 
 
 def of_one(evaluation: Evaluation) -> str:
-    """Say what the threshold for the target FAR does to the classes, and which it serves worst."""
+    """Say how much the rates differ between classes at the target threshold, and which class is served worst."""
     point = target_point(evaluation)
     far, frr = (rates[~np.isnan(rates)] for rates in (point.class_far, point.class_frr))
     ends = (0.05, 0.95) if min(len(far), len(frr)) >= 20 else (0.0, 1.0)
-    which = "most classes" if ends[0] > 0 else "the classes"
+    classes = "most classes" if ends[0] > 0 else "the classes"
     (low_far, high_far), (low_frr, high_frr) = np.quantile(far, ends), np.quantile(frr, ends)
     worst = int(np.nanargmin(class_utility(evaluation.counts, evaluation.settings, point)))
     return (
-        f"At the one threshold for a FAR of {100 * point.far:.3g}% (distance {point.distance:.4f}), {which} accept "
+        f"At the threshold for a FAR of {100 * point.far:.3g}% (distance {point.distance:.4f}), {classes} accept "
         f"{low_far:.2%} to {high_far:.2%} of their negative pairs and reject {low_frr:.2%} to {high_frr:.2%} of their "
-        "positive pairs; "
-        f"{printable(str(evaluation.names[worst]))} is served worst."
+        f"positive pairs; {printable(str(evaluation.names[worst]))} is served worst."
     )
 
 
 def compared_with(comparison: Comparison, name: str) -> str:
-    """Say how a run differs from the first."""
+    """Say how a run differs from the first run."""
     rows = {row.score: row for row in comparison.others[name] if row.score in NAMED}
-    certain = [comparison.phrase(find_score(score).title, row) for score, row in rows.items() if row.certain]
+    significant = [comparison.phrase(find_score(score).title, row) for score, row in rows.items() if row.certain]
     others = [find_score(score).title for score, row in rows.items() if not row.certain]
-    if not certain:
+    if not significant:
         listed = " or ".join([", ".join(others[:-1]), others[-1]] if len(others) > 1 else others)
         return (
             f"{name} and {comparison.first} do not differ significantly in {listed} "
             f"({comparison.confidence:.0%} confidence intervals)."
         )
     rest = f"; no significant difference in {', '.join(others)}" if others else ""
-    return f"{name} compared with {comparison.first}: {'; '.join(certain)}{rest}."
+    return f"{name} compared with {comparison.first}: {'; '.join(significant)}{rest}."

@@ -1,17 +1,17 @@
-"""Whole numbers as text that a page can carry and a few lines of JavaScript can read: LEB128 bytes in base64."""
+"""Integers as text that the HTML report can hold and a few lines of JavaScript can read: LEB128 bytes in base64."""
 
 import base64
 
 import numpy as np
 from numpy.typing import NDArray
 
-MOST_BYTES = 10  # of a 64-bit number in groups of seven bits
+MOST_BYTES = 10  # of a 64-bit integer, in groups of seven bits
 
 
 def pack_increments(counts: NDArray[np.int64]) -> str:
-    """Pack counts (rows, columns) that never fall along a row: each row's first, then what is added.
+    """Pack counts (rows, columns) that never decrease along a row, as the first count of each row and its increments.
 
-    Most increments fit into one byte, and what the page reads back is exact.
+    Most increments fit into one byte, and the page reads back the exact counts.
 
     >>> pack_increments(np.array([[1, 1, 130], [0, 300, 300]]))
     'AQCBAQCsAgA='

@@ -1,4 +1,4 @@
-"""From runs to the page: which classes are shown closely, and where their images come from."""
+"""From runs to the report: which classes are shown in detail, and where their images come from."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from isomargin.report.examples import class_examples, run_images
 from isomargin.report.headline import target_point
 from isomargin.report.write import write_report
 
-LOOKED_AT = 200  # classes whose confusions are named
+DETAILED = 200  # classes whose confusions are listed
 
 
 @dataclass(frozen=True)
 class Source:
-    """What a report is made from."""
+    """One run of a report."""
 
     evaluation: Evaluation
-    """The numbers."""
+    """All scores and counts."""
     embeddings: EmbeddingSet | None = None
-    """That were evaluated; without them nothing is known of which class is taken for which."""
+    """The embeddings that were evaluated; without them the report has no confusions."""
     folder: Path | None = None
-    """Of the run, whose recipe tells where the images are."""
+    """The folder of the run; its recipe says where the images are."""
 
 
 def report_on(
@@ -42,26 +42,28 @@ def report_on(
     thumbnails: int = 0,
     images: Path | None = None,
 ) -> None:
-    """Write the page, with the confusions of the worst classes where embeddings are known.
+    """Write the report, with the confusions of the worst classes if embeddings are given.
 
     Args:
-        sources: by the runs' names.
-        path: of the .html file.
-        title: of the page.
-        intervals: whether scores have intervals.
-        confusions: whether to look for the classes that are taken for the worst ones.
-        thumbnails: how many of the worst classes are shown in pictures too.
-        images: where the images are, if not where the recipe says.
+        sources: the runs by name.
+        path: the .html file to write.
+        title: the title of the report.
+        intervals: whether to compute confidence intervals.
+        confusions: whether to find the classes that the worst classes are confused with.
+        thumbnails: for how many of the worst classes to include images.
+        images: the folder of the images, if they are not where the recipe says.
     """
     if thumbnails and not any(source.folder and source.embeddings for source in sources.values()):
-        raise InputError("pictures need a run's folder, whose recipe says where images are: give one, or ask for none")
+        raise InputError(
+            "thumbnails need the folder of a run, whose recipe says where the images are: give one, or leave them out"
+        )
     examples = {name: examples_of(name, source, thumbnails, images) for name, source in sources.items() if confusions}
     evaluations = {name: source.evaluation for name, source in sources.items()}
     write_report(evaluations, path, title=title, intervals=intervals, examples=examples)
 
 
 def examples_of(name: str, source: Source, thumbnails: int = 0, images: Path | None = None) -> Examples:
-    """Give the confusions of the worst classes, the very worst with pictures."""
+    """Return the confusions of the worst classes, with thumbnails for the very worst."""
     if source.embeddings is None:
         return {}
     check_evaluated(name, source.embeddings, source.evaluation)
@@ -72,12 +74,12 @@ def examples_of(name: str, source: Source, thumbnails: int = 0, images: Path | N
         pictured = class_examples(
             source.embeddings, worst_in_turn(source.evaluation, thumbnails), distance, images=shown
         )
-    named = [each for each in worst_in_turn(source.evaluation, LOOKED_AT) if each not in pictured]
+    named = [name for name in worst_in_turn(source.evaluation, DETAILED) if name not in pictured]
     return {**pictured, **class_examples(source.embeddings, named, distance)}
 
 
 def check_evaluated(name: str, embeddings: EmbeddingSet, evaluation: Evaluation) -> None:
-    """Refuse embeddings that are not those that were evaluated, by their classes and sizes."""
+    """Refuse embeddings whose classes and class sizes are not those that were evaluated."""
     names, sizes = np.unique(embeddings.labels, return_counts=True)
     if names.tolist() != evaluation.names.tolist() or sizes.tolist() != evaluation.sizes.tolist():
         raise InputError(
@@ -87,7 +89,7 @@ def check_evaluated(name: str, embeddings: EmbeddingSet, evaluation: Evaluation)
 
 
 def worst_in_turn(evaluation: Evaluation, number: int) -> list[int | str]:
-    """Name the worst classes, in turn by mean utility, by FAR and by FRR: a reader may look for any of them.
+    """List the worst classes, in turn by mean utility, by FAR and by FRR, because the report can be sorted by each.
 
     >>> import isomargin as im, numpy as np
     >>> embeddings = np.random.default_rng(0).normal(size=(60, 8)) + 3 * np.eye(8)[np.arange(60) % 6]
@@ -98,9 +100,11 @@ def worst_in_turn(evaluation: Evaluation, number: int) -> list[int | str]:
     [0, 1, 2, 3, 4, 5]
     """
     orders = [evaluation.worst_classes(number, by)["class"].tolist() for by in ("mean_utility", "far", "frr")]
-    return list(dict.fromkeys(chain.from_iterable(zip(*(pad(each, number) for each in orders), strict=True))))[:number]
+    return list(dict.fromkeys(chain.from_iterable(zip(*(pad(names, number) for names in orders), strict=True))))[
+        :number
+    ]
 
 
 def pad(names: list[int | str], length: int) -> list[int | str]:
-    """Repeat the last name so that a list has this length; it counts once."""
+    """Repeat the last name until the list has this length; duplicates are removed later."""
     return names + names[-1:] * (length - len(names))

@@ -1,6 +1,6 @@
-"""``write_report``: one self-contained page from evaluations. It opens offline and can be mailed.
+"""``write_report``: a self-contained HTML report of evaluations, which opens offline and can be sent by mail.
 
-The page is put together from the files in `page/`, plotly's script and the contents; nothing in it asks the network.
+It is assembled from the files in `page/`, plotly's script and the contents. It makes no network requests.
 """
 
 import base64
@@ -20,7 +20,7 @@ from isomargin.measure.evaluation import Evaluation
 from isomargin.report.contents import Examples, contents
 
 SCRIPTS = ("numbers.js", "runs.js", "state.js", "plots.js", "threshold.js", "classes.js", "page.js")
-"""In the order in which they build on each other."""
+"""The scripts of the page, in the order in which they depend on each other."""
 
 
 def write_report(
@@ -31,14 +31,14 @@ def write_report(
     intervals: bool = True,
     examples: Mapping[str, Examples] | None = None,
 ) -> None:
-    """Write one HTML page to look at an evaluation, or at several side by side.
+    """Write an HTML report of one evaluation, or of several side by side.
 
     Args:
-        evaluations: one, or several by name; with several, differences are to the first.
-        path: of the .html file, which is written whole or not at all.
-        title: of the page; the names unless given.
-        intervals: whether scores and differences have intervals over classes.
-        examples: by name, confusions and thumbnails of some classes, from `class_examples`.
+        evaluations: one evaluation, or several by name; the first is what the others are compared with.
+        path: the .html file, which is written atomically.
+        title: the title of the report; by default the names of the evaluations.
+        intervals: whether to compute confidence intervals over classes for scores and differences.
+        examples: for each name, confusions and thumbnails of classes, as `class_examples` returns them.
 
     >>> import isomargin as im, tempfile, pathlib, numpy as np
     >>> embeddings = np.random.default_rng(0).normal(size=(60, 8)) + 3 * np.eye(8)[np.arange(60) % 6]
@@ -53,30 +53,30 @@ def write_report(
     check_evaluations(evaluations)
     for name in examples or {}:
         checks.one_of(name, "examples", list(evaluations))
-    made = contents(evaluations, intervals, examples)
-    heading = printable(title) if title else ", ".join(run["name"] for run in made["runs"])
+    values = contents(evaluations, intervals, examples)
+    heading = printable(title) if title else ", ".join(run["name"] for run in values["runs"])
     with atomic_write(path) as temporary:
-        temporary.write_text(page(made, heading), encoding="utf-8")
+        temporary.write_text(page(values, heading), encoding="utf-8")
 
 
 def check_evaluations(evaluations: Mapping[str, Evaluation]) -> None:
-    """Refuse what no page can be made of."""
+    """Refuse evaluations that cannot be reported."""
     if not isinstance(evaluations, Mapping):
         kind = type(evaluations).__name__
-        raise InputError(f"an evaluation, or several by name, are needed for a report, and not {kind}")
+        raise InputError(f"a report needs an evaluation, or several by name, not {kind}")
     if not evaluations:
-        raise InputError("a report needs at least one evaluation, and none was given")
-    for name, each in evaluations.items():
-        if not (isinstance(name, str) and isinstance(each, Evaluation)):
-            kinds = f"{type(name).__name__} and {type(each).__name__}"
-            raise InputError(f"evaluations are given by name, text and an Evaluation, and not {kinds}")
-        for kind, pairs in (("positive", each.positive_pairs), ("negative", each.negative_pairs)):
+        raise InputError("a report needs at least one evaluation: none was given")
+    for name, evaluation in evaluations.items():
+        if not (isinstance(name, str) and isinstance(evaluation, Evaluation)):
+            kinds = f"{type(name).__name__} to {type(evaluation).__name__}"
+            raise InputError(f"evaluations should map names (str) to Evaluation objects, not {kinds}")
+        for kind, pairs in (("positive", evaluation.positive_pairs), ("negative", evaluation.negative_pairs)):
             if pairs == 0:
-                raise InputError(f"{name} has no {kind} pairs: a report shows thresholds between both kinds")
+                raise InputError(f"{name} has no {kind} pairs: a report needs positive and negative pairs")
 
 
-def page(made: dict[str, Any], title: str) -> str:
-    """Put the page together."""
+def page(values: dict[str, Any], title: str) -> str:
+    """Assemble the page."""
     from plotly.offline import get_plotlyjs
 
     script = "(() => {\n'use strict';\n" + "\n".join(part(name) for name in SCRIPTS) + "\n})();"
@@ -85,12 +85,12 @@ def page(made: dict[str, Any], title: str) -> str:
         "TITLE": html.escape(title),
         "POLICY": policy(plotly, script),
         "STYLE": part("page.css"),
-        "CONTENTS": as_script_data(made),
+        "CONTENTS": as_script_data(values),
         "PLOTLY": plotly,
         "SCRIPT": script,
     }
     before, *pieces = part("page.html").split("@@")
-    # Split once and joined: what a part holds is never looked at for further marks.
+    # Split once and joined, so that placeholders within a part are never replaced.
     return before + "".join(parts.get(piece, piece) for piece in pieces)
 
 
@@ -100,15 +100,15 @@ def part(name: str) -> str:
 
 
 def as_script_data(values: dict[str, Any]) -> str:
-    """Give JSON that cannot end the script element it stands in, whatever names it holds."""
+    """Return JSON that cannot end the script element around it, whatever names it contains."""
     text = json.dumps(values, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def policy(*scripts: str) -> str:
-    """Give the content security policy: these scripts and no others, nothing from the network."""
+    """Return the content security policy: only these scripts may run, and nothing may be loaded from the network."""
     hashes = " ".join(
-        f"'sha256-{base64.b64encode(hashlib.sha256(each.encode()).digest()).decode()}'" for each in scripts
+        f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" for script in scripts
     )
     rules = ["default-src 'none'", f"script-src {hashes}", "style-src 'unsafe-inline'", "img-src data: blob:"]
     return "; ".join([*rules, "base-uri 'none'", "form-action 'none'"])

@@ -1,39 +1,39 @@
-// The table of classes, the file made of it, and the class looked at.
+// The table of classes, its export as CSV, and the details of the selected class.
 
 const COLUMNS = [
-  { key: "class", title: "class", hint: "Its label", text: (value) => value },
+  { key: "class", title: "class", hint: "Label of the class", text: (value) => value },
   { key: "items", title: "items", hint: "Number of items in the class", text: whole },
-  { key: "far", title: "FAR", hint: "Share of strangers accepted at the threshold above", text: percent, live: true },
-  { key: "frr", title: "FRR", hint: "Share of friends rejected at the threshold above", text: percent, live: true },
-  { key: "utility", title: "utility", hint: "At the threshold above", text: thousandths, live: true },
-  { key: "own_threshold", title: "own threshold", hint: "The threshold that this class itself would need for that FAR", text: fixed },
-  { key: "mean_utility", title: "mean utility", hint: "Over the calibration range, whatever the threshold above", text: thousandths },
-  { key: "opis_share", title: "of OPIS", hint: "Share of OPIS that this class makes", text: percent },
-  { key: "eer", title: "EER", hint: "Equal error rate of this class's pairs", text: percent },
+  { key: "far", title: "FAR", hint: "Share of the negative pairs of this class that the threshold accepts", text: percent, live: true },
+  { key: "frr", title: "FRR", hint: "Share of the positive pairs of this class that the threshold rejects", text: percent, live: true },
+  { key: "utility", title: "utility", hint: "Utility of this class at the threshold", text: thousandths, live: true },
+  { key: "own_threshold", title: "own threshold", hint: "The threshold at which this class has this FAR", text: fixed },
+  { key: "mean_utility", title: "mean utility", hint: "Mean over the calibration range; does not depend on the threshold", text: thousandths },
+  { key: "opis_share", title: "share of OPIS", hint: "Share of OPIS that is due to this class", text: percent },
+  { key: "eer", title: "EER", hint: "Equal error rate of the pairs of this class", text: percent },
 ];
 
 function columnsOf(run) {
   const columns = COLUMNS.filter(({ key, live }) => key === "class" || live || key in run.columns).map((column) =>
-    column.key === "own_threshold" ? { ...column, title: `d for FAR ${roundPercent(run.settings.target_far)}` } : column);
-  const recall = Object.keys(run.columns).find((key) => key.startsWith("recall@")); // of the fewest neighbours
-  return recall ? [...columns, { key: recall, title: recall, hint: "Of this class's items", text: percent }] : columns;
+    column.key === "own_threshold" ? { ...column, title: `threshold for FAR ${roundPercent(run.settings.target_far)}` } : column);
+  const recall = Object.keys(run.columns).find((key) => key.startsWith("recall@")); // the smallest k
+  return recall ? [...columns, { key: recall, title: recall, hint: "Recall of the items of this class", text: percent }] : columns;
 }
 
-function valueOf(run, key, which) {
-  if (key === "class") return run.names[which];
-  if (key === "far" || key === "frr" || key === "utility") return run[key](which, chosenStop());
-  return run.columns[key]?.[which] ?? NaN;
+function valueOf(run, key, classIndex) {
+  if (key === "class") return run.names[classIndex];
+  if (key === "far" || key === "frr" || key === "utility") return run[key](classIndex, chosenStop());
+  return run.columns[key]?.[classIndex] ?? NaN;
 }
 
-/** Classes that pass the filters, in the table's order; unknown values come last either way. */
+/** Classes that match the filters, in the order of the table; unknown values come last in both directions. */
 function orderedClasses() {
   const run = chosenRun();
   const wanted = state.filter.trim().toLowerCase();
   const kept = [];
-  for (let which = 0; which < run.classes; which++) {
-    if (wanted !== "" && !run.lowered[which].includes(wanted)) continue;
-    if (state.outsideOnly && !isOutside(run, which, chosenStop())) continue;
-    kept.push(which);
+  for (let classIndex = 0; classIndex < run.classes; classIndex++) {
+    if (wanted !== "" && !run.lowerCaseNames[classIndex].includes(wanted)) continue;
+    if (state.outsideOnly && !isOutside(run, classIndex, chosenStop())) continue;
+    kept.push(classIndex);
   }
   const { column, descending } = state.sort;
   const sign = descending ? -1 : 1;
@@ -41,11 +41,11 @@ function orderedClasses() {
     const collator = new Intl.Collator("en", { numeric: true });
     return kept.sort((a, b) => sign * collator.compare(run.names[a], run.names[b]) || a - b);
   }
-  const values = new Map(kept.map((which) => [which, valueOf(run, column, which)]));
+  const values = new Map(kept.map((classIndex) => [classIndex, valueOf(run, column, classIndex)]));
   return kept.sort((a, b) => {
-    const [one, other] = [values.get(a), values.get(b)];
-    if (Number.isNaN(one) || Number.isNaN(other)) return Number.isNaN(one) - Number.isNaN(other) || a - b;
-    return sign * (one - other) || a - b;
+    const [left, right] = [values.get(a), values.get(b)];
+    if (Number.isNaN(left) || Number.isNaN(right)) return Number.isNaN(left) - Number.isNaN(right) || a - b;
+    return sign * (left - right) || a - b;
   });
 }
 
@@ -73,25 +73,25 @@ function showClasses() {
     const sorted = button.dataset.column === state.sort.column;
     button.parentElement.setAttribute("aria-sort", sorted ? (state.sort.descending ? "descending" : "ascending") : "none");
   }
-  const rows = order.slice(0, state.rows).map((which) => {
-    const row = chooseableRow(which);
+  const rows = order.slice(0, state.rows).map((classIndex) => {
+    const row = chooseableRow(classIndex);
     for (const { key, text } of columns) {
-      const value = valueOf(run, key, which);
+      const value = valueOf(run, key, classIndex);
       if (key === "class") row.append(element("th", value, { scope: "row", class: "name", "data-cell": key, "data-value": value, title: value }));
       else row.append(cell(key, text(value), value, (key === "far" || key === "frr") && value > state.tolerance[key] ? { class: "beyond" } : {}));
     }
     return row;
   });
   replaceRows(byId("classes"), rows);
-  byId("rows-note").textContent = `${whole(order.length)} of ${whole(run.classes)} classes${order.length > rows.length ? `, the first ${whole(rows.length)} shown` : ""}`;
+  byId("rows-note").textContent = `${whole(order.length)} of ${whole(run.classes)} classes${order.length > rows.length ? `, first ${whole(rows.length)} shown` : ""}`;
   byId("more").hidden = order.length <= rows.length;
   byId("more").textContent = `Show ${whole(Math.min(400, order.length - rows.length))} more`;
   byId("no-class").hidden = order.length > 0;
   const limits = ["far", "frr"].filter((rate) => state.tolerance[rate] <= 1).map((rate) => `${rate.toUpperCase()} over ${roundPercent(state.tolerance[rate])}`);
-  byId("outside-words").textContent = limits.length > 0 ? `(${limits.join(" or ")})` : "(nothing is)";
+  byId("outside-words").textContent = limits.length > 0 ? `(${limits.join(" or ")})` : "(no limit is set)";
 }
 
-/** A field of a CSV file, by the rules of core/csv_files.py: what a spreadsheet would run as a formula is made text. */
+/** A field of a CSV file, by the rules of core/csv_files.py: text that a spreadsheet would run gets an apostrophe. */
 function csvField(value) {
   if (typeof value === "number") return Number.isNaN(value) ? "" : String(value);
   const isNumber = /^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$/.test(value);
@@ -104,14 +104,14 @@ function csv() {
   const run = chosenRun();
   const columns = columnsOf(run);
   const lines = [columns.map(({ key }) => csvField(key)).join(",")];
-  for (const which of orderedClasses())
-    lines.push(columns.map(({ key }) => csvField(key === "class" ? run.labels[which] ?? run.names[which] : valueOf(run, key, which))).join(","));
+  for (const classIndex of orderedClasses())
+    lines.push(columns.map(({ key }) => csvField(key === "class" ? run.labels[classIndex] ?? run.names[classIndex] : valueOf(run, key, classIndex))).join(","));
   return `${lines.join("\r\n")}\r\n`;
 }
 
 function exportClasses() {
-  byId("exported").textContent = `${whole(orderedClasses().length)} classes of ${chosenRun().name} at distance ${fixed(chosenRun().thresholds[chosenStop()])} were exported as classes.csv.`;
-  // The mark in front tells spreadsheets that it is UTF-8.
+  byId("exported").textContent = `${whole(orderedClasses().length)} classes of ${chosenRun().name}, at threshold ${fixed(chosenRun().thresholds[chosenStop()])}, exported to classes.csv.`;
+  // The byte order mark tells spreadsheets that the file is UTF-8.
   const link = element("a", "", { href: URL.createObjectURL(new Blob(["\ufeff", csv()], { type: "text/csv;charset=utf-8" })), download: "classes.csv" });
   document.body.append(link);
   link.click();
@@ -121,11 +121,11 @@ function exportClasses() {
 
 function showChips() {
   const run = chosenRun();
-  const chips = state.highlighted.map((which, place) => {
-    const chip = element("button", run.names[which], { type: "button", class: "chip", "data-class": which, title: "Remove" });
+  const chips = state.highlighted.map((classIndex, place) => {
+    const chip = element("button", run.names[classIndex], { type: "button", class: "chip", "data-class": classIndex, title: "Remove" });
     chip.style.setProperty("--run", classColour(place));
     chip.addEventListener("click", () => {
-      state.highlighted = state.highlighted.filter((each) => each !== which);
+      state.highlighted = state.highlighted.filter((highlighted) => highlighted !== classIndex);
       showHighlighted();
       (byId("highlighted").querySelector("button") ?? byId("curve-search")).focus();
     });
@@ -138,41 +138,41 @@ function showChips() {
 function showSuggestions() {
   const run = chosenRun();
   const wanted = byId("curve-search").value.trim().toLowerCase();
-  const found = [];
-  if (wanted !== "") for (let which = 0; which < run.classes && found.length < 8; which++) if (run.lowered[which].includes(wanted)) found.push(which);
-  const buttons = found.map((which) => {
-    const button = element("button", run.names[which], { type: "button", class: "suggestion", "data-class": which });
+  const matches = [];
+  if (wanted !== "") for (let classIndex = 0; classIndex < run.classes && matches.length < 8; classIndex++) if (run.lowerCaseNames[classIndex].includes(wanted)) matches.push(classIndex);
+  const buttons = matches.map((classIndex) => {
+    const button = element("button", run.names[classIndex], { type: "button", class: "suggestion", "data-class": classIndex });
     button.addEventListener("click", () => {
       byId("curve-search").value = "";
-      highlight(which);
+      highlight(classIndex);
       showHighlighted();
       byId("curve-search").focus();
     });
     return button;
   });
-  byId("suggestions").replaceChildren(...(wanted !== "" && found.length === 0 ? [element("span", "no class has this in its name", { class: "hint" })] : buttons));
+  byId("suggestions").replaceChildren(...(wanted !== "" && matches.length === 0 ? [element("span", "no class name contains this text", { class: "hint" })] : buttons));
 }
 
-/** What there is to know of the class highlighted last. */
+/** Shows the details of the class that was highlighted last. */
 function showDetail() {
   const run = chosenRun();
-  const which = state.highlighted.at(-1);
+  const classIndex = state.highlighted.at(-1);
   const detail = byId("detail");
-  if (which === undefined) {
-    detail.replaceChildren(element("p", "Choose a class in the table to see it here and in the curves.", { class: "hint" }));
+  if (classIndex === undefined) {
+    detail.replaceChildren(element("p", "Select a class in the table to see its details here and its curve above.", { class: "hint" }));
     return;
   }
-  const parts = [element("h3", run.names[which], { id: "detail-name" })];
+  const parts = [element("h3", run.names[classIndex], { id: "detail-name" })];
   const list = element("dl");
   for (const { key, title, text } of columnsOf(run)) {
     if (key === "class") continue;
-    list.append(element("dt", title), element("dd", text(valueOf(run, key, which)), { "data-cell": key }));
+    list.append(element("dt", title), element("dd", text(valueOf(run, key, classIndex)), { "data-cell": key }));
   }
   parts.push(list);
-  const examples = run.examples[which];
-  if (examples?.thumbnails.length) parts.push(pictures(examples.thumbnails, `An image of ${run.names[which]}`));
-  if (examples) parts.push(...confusionParts(run, which, examples.confusions));
-  else if (Object.keys(run.examples).length) parts.push(element("p", `Confusions are kept for the ${whole(Object.keys(run.examples).length)} worst classes, and this is none of them.`, { class: "hint" }));
+  const examples = run.examples[classIndex];
+  if (examples?.thumbnails.length) parts.push(pictures(examples.thumbnails, `Image of ${run.names[classIndex]}`));
+  if (examples) parts.push(...confusionParts(run, classIndex, examples.confusions));
+  else if (Object.keys(run.examples).length) parts.push(element("p", `Confusions are listed only for the ${whole(Object.keys(run.examples).length)} worst classes.`, { class: "hint" }));
   detail.replaceChildren(...parts);
 }
 
@@ -182,16 +182,16 @@ function pictures(sources, alternative) {
   return strip;
 }
 
-function confusionParts(run, which, confusions) {
+function confusionParts(run, classIndex, confusions) {
   if (confusions.length === 0) return [];
   const list = element("ol", "", { class: "confusions" });
-  for (const each of confusions) {
+  for (const confusion of confusions) {
     const item = element("li", "", { class: "confusion" });
-    item.append(element("b", each.name), element("span", ` ${percent(each.share)} of pairs, the nearest at ${number(each.nearest, 3)}`));
-    if (each.thumbnails) item.append(pictures(each.thumbnails, `The nearest pair of ${run.names[which]} and ${each.name}`));
+    item.append(element("b", confusion.name), element("span", ` ${percent(confusion.share)} of pairs accepted, nearest at distance ${number(confusion.nearest, 3)}`));
+    if (confusion.thumbnails) item.append(pictures(confusion.thumbnails, `Nearest pair of ${run.names[classIndex]} and ${confusion.name}`));
     list.append(item);
   }
-  return [element("h4", `Most often taken for it at FAR ${roundPercent(run.settings.target_far)}`), list];
+  return [element("h4", `Most often confused with (at FAR ${roundPercent(run.settings.target_far)})`), list];
 }
 
 function showHighlighted() {

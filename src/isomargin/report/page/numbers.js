@@ -1,9 +1,9 @@
-// Numbers as text, text as numbers, and the few formulas that the page needs.
+// Formatting and parsing of numbers, and the few formulas that the page needs.
 
 const DASH = "–";
 const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
 
-/** A share as percent, with three digits, as columns need it: 45.0%. */
+/** A share in percent with three significant digits, for columns: 45.0%. */
 function percent(value) {
   if (!known(value)) return DASH;
   const hundred = 100 * value;
@@ -12,10 +12,10 @@ function percent(value) {
   return Math.abs(hundred) < 1e-4 ? `${Number(hundred.toPrecision(3))}%` : `${hundred.toPrecision(3)}%`;
 }
 
-/** A round share, as labels need it: 1%. */
+/** A share in percent without trailing zeros, for labels: 1%. */
 const roundPercent = (value) => `${Number((100 * value).toPrecision(3))}%`;
 
-/** A number with four digits. */
+/** A number with four significant digits. */
 function number(value, digits = 4) {
   if (!known(value)) return DASH;
   if (value !== 0 && Math.abs(value) < 1e-4) return value.toExponential(digits - 1);
@@ -29,21 +29,21 @@ const signed = (text) => (text.startsWith("-") ? `−${text.slice(1)}` : `+${tex
 const similarityOf = (distance) => 1 - (distance * distance) / 2;
 const distanceOf = (similarity) => Math.sqrt(Math.max(2 - 2 * similarity, 0));
 
-/** Reads a number, of rates in percent, with or without the sign; NaN where it is none. */
+/** Parses a number. Rates are in percent, with or without the sign. Returns NaN if the text is not a number. */
 function readNumber(text, isRate) {
   const match = /^\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*(%?)\s*$/i.exec(text.replace(",", ".").replace("−", "-"));
   if (!match || (match[2] && !isRate)) return NaN;
   return Number(match[1]) / (isRate ? 100 : 1);
 }
 
-/** The paper's Eq. 1: a weighted harmonic mean, 0 where either rate is 0. */
+/** Eq. 1 of the paper: a weighted harmonic mean of two rates, 0 if either rate is 0. */
 function utilityOf(first, sensitivity, c) {
   if (!(first > 0 && sensitivity > 0)) return Number.isNaN(first) || Number.isNaN(sensitivity) ? NaN : 0;
   const square = c * c;
   return ((1 + square) * first * sensitivity) / (square * first + sensitivity);
 }
 
-/** Index of the entry of an ascending list that is nearest to a value. */
+/** Index of the entry of an ascending list that is nearest to the value. */
 function nearest(ascending, value) {
   let low = 0;
   let high = ascending.length - 1;
@@ -73,22 +73,22 @@ function probit(share) {
   );
 }
 
-/** A name for plotly, which reads its labels as a kind of HTML. */
+/** Escapes a name for plotly, which interprets its labels as a kind of HTML. */
 function label(name) {
   const points = Array.from(name);
   const short = points.length > 60 ? `${points.slice(0, 59).join("")}…` : name;
   return short.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 }
 
-/** The same for a legend, where plotly would fill in what follows a percent sign. */
+/** The same for a legend, where plotly would also expand %{...} templates. */
 const legendLabel = (name) => label(name).replaceAll("%{", "%\u200b{");
 
-/** An element with text and attributes; names only ever enter the page as text. */
+/** Creates an element with text and attributes. Names enter the page only as text, never as markup. */
 function element(tag, text = "", attributes = {}) {
-  const made = document.createElement(tag);
-  made.textContent = text;
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  return made;
+  const node = document.createElement(tag);
+  node.textContent = text;
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  return node;
 }
 
 const byId = (id) => document.getElementById(id);

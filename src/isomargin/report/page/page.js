@@ -1,6 +1,6 @@
-// Puts the page together and listens.
+// Fills the page and handles its events.
 
-// What a score is called, means and which direction is better comes from Python's registry of scores.
+// The title, meaning and better direction of a score come from the registry of scores in Python.
 const scoreTile = (score, value) => ({ score, ...contents.scores[score], value, text: contents.scores[score].rate ? percent : number });
 
 const TILES = [
@@ -9,10 +9,10 @@ const TILES = [
   scoreTile("debiased_opis", (run) => run.scores.debiased_opis),
   scoreTile("epsilon_opis", (run) => run.scores.epsilon_opis),
   scoreTile("frr", (run) => run.target.frr),
-  { score: "calibration_range", title: "calibration range", meaning: "Distances between which inconsistency is measured" },
+  { score: "calibration_range", title: "calibration range", meaning: "The range of thresholds (distances) over which OPIS is averaged." },
   { score: "classes", title: "classes", value: (run) => run.scores.classes, text: whole },
   { score: "items", title: "items", value: (run) => run.scores.items, text: whole },
-  { score: "pairs", title: "pairs", meaning: "Positive and negative pairs that were compared", value: (run) => run.scores.positive_pairs + run.scores.negative_pairs, text: whole },
+  { score: "pairs", title: "pairs", meaning: "Number of positive and negative pairs that were compared.", value: (run) => run.scores.positive_pairs + run.scores.negative_pairs, text: whole },
 ];
 
 function tileRow(tile, run) {
@@ -30,57 +30,68 @@ function tileRow(tile, run) {
   const value = tile.value(run);
   row.append(element("span", tile.text(value), { class: "value", "data-run": run.index, "data-value": value ?? "" }));
   const bounds = run.intervals[tile.score];
-  if (bounds) row.append(element("span", `${tile.text(bounds[0])} to ${tile.text(bounds[1])}`, { class: "interval", "data-run": run.index, "data-low": bounds[0], "data-high": bounds[1], title: `${percent(bounds[2])} interval: other classes of the same kind` }));
+  if (bounds) row.append(element("span", `${tile.text(bounds[0])} to ${tile.text(bounds[1])}`, { class: "interval", "data-run": run.index, "data-low": bounds[0], "data-high": bounds[1], title: `${roundPercent(bounds[2])} confidence interval over classes` }));
   if (run.index > 0) row.append(differenceOf(tile, run, value));
   return row;
 }
 
-/** How a run differs from the first: a share of it for OPIS and its kin, points for shares, else the number. */
+/** The difference between a run and the first: relative for OPIS and its variants, percentage points for rates, else absolute. */
 function differenceOf(tile, run, value) {
   const first = tile.value(runs[0]);
-  const found = element("span", "", { class: "difference", "data-run": run.index });
-  if (!known(value) || !known(first) || (!contents.alike && tile.direction)) return found;
-  found.dataset.value = value - first;
+  const difference = element("span", "", { class: "difference", "data-run": run.index });
+  if (!known(value) || !known(first) || (!contents.alike && tile.direction)) return difference;
+  difference.dataset.value = value - first;
   const sameRate = tile.score !== "frr" || (runs[0].intervals.frr && run.intervals.frr);
   const compared = sameRate ? contents.comparison?.[run.index - 1][tile.score] : undefined;
-  const share = (each) => signed(`${Number((100 * each).toFixed(1))}%`);
-  const points = (each) => signed((100 * each).toFixed(2));
+  const relative = (change) => signed(`${Number((100 * change).toFixed(1))}%`);
+  const points = (change) => signed((100 * change).toFixed(2));
   if (tile.relative && first > 0) {
-    found.textContent = share(value / first - 1);
-    if (compared?.change) found.textContent += ` (${share(compared.change.low)} to ${share(compared.change.high)})`;
+    difference.textContent = relative(value / first - 1);
+    if (compared?.change) difference.textContent += ` (${relative(compared.change.low)} to ${relative(compared.change.high)})`;
   } else if (tile.rate) {
-    found.textContent = `${points(value - first)} points`;
-    if (compared) found.textContent += ` (${points(compared.difference.low)} to ${points(compared.difference.high)})`;
-  } else if (value !== first) found.textContent = signed(whole(value - first));
-  if (compared?.certain) found.classList.add(compared.better ? "better" : "worse");
-  if (compared && !compared.certain) found.append(element("span", " not certain", { class: "hint" }));
-  return found;
+    difference.textContent = `${points(value - first)} points`;
+    if (compared) difference.textContent += ` (${points(compared.difference.low)} to ${points(compared.difference.high)})`;
+  } else if (value !== first) difference.textContent = signed(whole(value - first));
+  if (compared?.certain) difference.classList.add(compared.better ? "better" : "worse");
+  if (compared && !compared.certain) difference.append(element("span", " not significant", { class: "hint", title: "The 95% confidence interval of the difference contains zero." }));
+  return difference;
 }
 
 function showTiles() {
   const tiles = TILES.filter((tile) => !tile.value || runs.some((run) => known(tile.value(run)))).map((tile) => {
-    const made = element("div", "", { class: tile.text === whole ? "tile counted" : "tile", "data-score": tile.score, title: tile.meaning ?? "" });
+    const box = element("div", "", { class: tile.text === whole ? "tile counted" : "tile", "data-score": tile.score, title: tile.meaning ?? "" });
     const heading = element("h2", tile.title);
     if (tile.direction) heading.append(element("span", `, ${tile.direction}`, { class: "better-is" }));
-    made.append(heading, ...runs.map((run) => tileRow(tile, run)));
-    return made;
+    box.append(heading, ...runs.map((run) => tileRow(tile, run)));
+    return box;
   });
   byId("tiles").replaceChildren(...tiles);
   byId("headline").textContent = contents.headline;
   const several = runs.length > 1;
+  showTilesNote(several);
   const notes = [...contents.notes, ...runs.flatMap((run) => run.notes.map((note) => (several ? `${run.name}: ${note}` : note)))];
   byId("notes").hidden = notes.length === 0;
   byId("notes").open = contents.notes.length > 0;
   byId("notes").querySelector("summary").textContent = notes.length === 1 ? "One note" : `${notes.length} notes`;
   byId("notes").querySelector("ul").replaceChildren(...notes.map((note) => element("li", note)));
   const sampled = runs.filter((run) => run.settings.pairs !== "all");
-  const of = sampled.length === 0 ? "all pairs" : sampled.length === runs.length ? "sampled pairs" : `all pairs, of ${sampled.map((run) => run.name).join(", ")} over sampled ones`;
+  const sampledNames = sampled.map((run) => run.name).join(", ");
+  const countedPairs = sampled.length === 0 ? "all pairs" : sampled.length === runs.length ? "a sample of the pairs" : `all pairs (a sample for ${sampledNames})`;
   const stops = [...new Set(runs.map((run) => run.stops))].sort((a, b) => a - b);
   const stopCount = stops.length > 1 ? `${stops[0]} to ${stops.at(-1)}` : stops[0];
-  byId("made").textContent = `Made by isomargin ${contents.version}. FAR, FRR and utility at the threshold are counted over ${of}; the slider stops at ${stopCount} thresholds, where no rate is interpolated.`;
+  byId("made").textContent = `Made with isomargin ${contents.version}. FAR, FRR and utility are counted from ${countedPairs}. The slider stops at ${stopCount} thresholds; the rates are exact there, not interpolated.`;
 }
 
-/** After the threshold has moved. */
+/** Explains the intervals and differences on the tiles. */
+function showTilesNote(several) {
+  const hasIntervals = runs.some((run) => Object.keys(run.intervals).length > 0);
+  const intervals = hasIntervals ? "Ranges are 95% confidence intervals over classes." : "";
+  const differences = several && contents.alike ? `Signed values are differences from ${runs[0].name}.` : "";
+  byId("tiles-note").textContent = `${intervals} ${differences}`.trim();
+  byId("tiles-note").hidden = byId("tiles-note").textContent === "";
+}
+
+/** Updates the page after the threshold has moved, at most once per frame. */
 let waiting = false;
 function showMoved() {
   showControl();
@@ -112,7 +123,7 @@ function showTolerance() {
   drawSoon("plot-far", "plot-frr");
 }
 
-/** Twice the rates that the opening threshold has, as round numbers. */
+/** Sets the initial limits: twice the pooled rates at the initial threshold, rounded. */
 function chooseTolerance() {
   const run = runs[0];
   for (const [rate, pooled] of [["far", run.pooledFar[state.stops[0]]], ["frr", run.pooledFrr[state.stops[0]]]]) {
@@ -144,7 +155,7 @@ function setTheme(theme) {
 function listen() {
   byId("theme").addEventListener("click", () => {
     setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
-    showTiles(); // runs have a colour of their own in each theme
+    showTiles(); // the colours of runs depend on the theme
     showOperating();
     showChips();
     drawAll();
@@ -162,9 +173,9 @@ function listen() {
   byId("threshold-value").addEventListener("change", takeTyped);
   byId("threshold-value").addEventListener("focus", (event) => event.target.select());
   byId("run").addEventListener("change", (event) => {
-    const names = state.highlighted.map((which) => chosenRun().names[which]);
+    const names = state.highlighted.map((classIndex) => chosenRun().names[classIndex]);
     state.run = Number(event.target.value);
-    state.highlighted = names.map((name) => chosenRun().names.indexOf(name)).filter((which) => which >= 0);
+    state.highlighted = names.map((name) => chosenRun().names.indexOf(name)).filter((classIndex) => classIndex >= 0);
     showRun();
   });
   for (const rate of ["far", "frr"]) byId(`tolerance-${rate}`).addEventListener("input", showTolerance);
@@ -210,10 +221,10 @@ function open() {
   byId("pareto").hidden = runs.length < 2;
   showRun();
   listen();
-  // Plotly's script stands behind this one: numbers are there before it is read.
+  // Plotly's script comes after this one, so that the numbers appear before it has loaded.
   document.addEventListener("DOMContentLoaded", () => {
     drawAll();
-    watchPictures();
+    watchScrolling();
     document.documentElement.dataset.ready = "true";
   });
 }

@@ -1,6 +1,6 @@
-// The runs: pairs that each threshold accepts, and the rates that follow from them.
+// The runs: how many pairs each threshold accepts, and the rates computed from these counts.
 
-/** Reads counts that were packed row by row as increments: LEB128 bytes in base64. */
+/** Unpacks counts that were stored row by row as increments: LEB128 bytes in base64. */
 function unpackIncrements(text, rows, columns) {
   const bytes = atob(text);
   const counts = new Float64Array(rows * columns);
@@ -12,7 +12,7 @@ function unpackIncrements(text, rows, columns) {
       let byte;
       do {
         byte = bytes.charCodeAt(place++);
-        sum += (byte & 127) * factor; // not shifted: counts may pass 2^31
+        sum += (byte & 127) * factor; // multiplied, not shifted: counts can exceed 2^31
         factor *= 128;
       } while (byte & 128);
       counts[row * columns + column] = sum;
@@ -27,59 +27,59 @@ class Run {
     this.index = index;
     this.classes = this.names.length;
     this.stops = this.thresholds.length;
-    this.accepted = unpackIncrements(this.positives, this.classes, this.stops);
-    this.admitted = unpackIncrements(this.negatives, this.classes, this.stops);
-    this.friends = this.columns.positive_pairs;
-    this.strangers = this.columns.negative_pairs;
+    this.acceptedPositives = unpackIncrements(this.positives, this.classes, this.stops);
+    this.acceptedNegatives = unpackIncrements(this.negatives, this.classes, this.stops);
+    this.positiveTotals = this.columns.positive_pairs;
+    this.negativeTotals = this.columns.negative_pairs;
     this.range = this.scores.calibration_range;
-    this.pooledFar = this.pooled(this.admitted, this.strangers);
-    this.pooledFrr = this.pooled(this.accepted, this.friends).map((each) => 1 - each);
-    this.lowered = this.names.map((each) => each.toLowerCase());
-    const curved = [];
-    for (let which = 0; which < this.classes; which++) if (this.friends[which] > 0) curved.push(which);
+    this.pooledFar = this.pooled(this.acceptedNegatives, this.negativeTotals);
+    this.pooledFrr = this.pooled(this.acceptedPositives, this.positiveTotals).map((accepted) => 1 - accepted);
+    this.lowerCaseNames = this.names.map((name) => name.toLowerCase());
+    const withCurve = [];
+    for (let classIndex = 0; classIndex < this.classes; classIndex++) if (this.positiveTotals[classIndex] > 0) withCurve.push(classIndex);
     const utility = this.columns.mean_utility;
-    /** Classes that have a curve, the worst served first. */
-    this.ranked = curved.sort((a, b) => utility[a] - utility[b] || a - b);
+    /** Classes that have a utility curve, lowest mean utility first. */
+    this.ranked = withCurve.sort((a, b) => utility[a] - utility[b] || a - b);
     this.utilities = this.allUtilities();
   }
 
   pooled(counts, totals) {
     const sums = new Float64Array(this.stops);
-    for (let which = 0; which < this.classes; which++)
-      for (let stop = 0; stop < this.stops; stop++) sums[stop] += counts[which * this.stops + stop];
-    const total = totals.reduce((sum, each) => sum + each, 0);
-    return sums.map((each) => each / total);
+    for (let classIndex = 0; classIndex < this.classes; classIndex++)
+      for (let stop = 0; stop < this.stops; stop++) sums[stop] += counts[classIndex * this.stops + stop];
+    const total = totals.reduce((sum, pairs) => sum + pairs, 0);
+    return sums.map((accepted) => accepted / total);
   }
 
-  far(which, stop) {
-    return this.strangers[which] > 0 ? this.admitted[which * this.stops + stop] / this.strangers[which] : NaN;
+  far(classIndex, stop) {
+    return this.negativeTotals[classIndex] > 0 ? this.acceptedNegatives[classIndex * this.stops + stop] / this.negativeTotals[classIndex] : NaN;
   }
 
-  frr(which, stop) {
-    const friends = this.friends[which];
-    return friends > 0 ? (friends - this.accepted[which * this.stops + stop]) / friends : NaN;
+  frr(classIndex, stop) {
+    const total = this.positiveTotals[classIndex];
+    return total > 0 ? (total - this.acceptedPositives[classIndex * this.stops + stop]) / total : NaN;
   }
 
-  utility(which, stop) {
-    return this.utilities[which * this.stops + stop];
+  utility(classIndex, stop) {
+    return this.utilities[classIndex * this.stops + stop];
   }
 
   allUtilities() {
-    const found = new Float64Array(this.classes * this.stops);
+    const utilities = new Float64Array(this.classes * this.stops);
     const withPrecision = this.settings.utility === "precision_recall";
-    for (let which = 0; which < this.classes; which++) {
+    for (let classIndex = 0; classIndex < this.classes; classIndex++) {
       for (let stop = 0; stop < this.stops; stop++) {
-        const place = which * this.stops + stop;
-        const accepted = this.accepted[place];
-        const admitted = this.admitted[place];
-        const first = withPrecision ? (accepted > 0 ? accepted / (accepted + admitted) : 0) : 1 - this.far(which, stop);
-        found[place] = utilityOf(first, 1 - this.frr(which, stop), this.settings.c);
+        const place = classIndex * this.stops + stop;
+        const positives = this.acceptedPositives[place];
+        const precision = positives > 0 ? positives / (positives + this.acceptedNegatives[place]) : 0;
+        const first = withPrecision ? precision : 1 - this.far(classIndex, stop);
+        utilities[place] = utilityOf(first, 1 - this.frr(classIndex, stop), this.settings.c);
       }
     }
-    return found;
+    return utilities;
   }
 
-  /** The share of the classes that epsilon-OPIS calls the best or the worst. */
+  /** All ranked classes, or the share of them that ε-OPIS counts as the best or the worst. */
   group(kind) {
     const size = Math.min(Math.max(1, Math.round(this.settings.epsilon * this.ranked.length)), this.ranked.length);
     if (kind === "worst") return this.ranked.slice(0, size);
@@ -87,11 +87,11 @@ class Run {
     return kind === "all" ? this.ranked : [];
   }
 
-  /** The stop of the largest threshold whose FAR does not exceed this; the first if there is none. */
+  /** The stop with the largest threshold whose FAR does not exceed `far`; the first stop if there is none. */
   stopAtFar(far) {
-    let found = 0;
-    for (let stop = 0; stop < this.stops; stop++) if (this.pooledFar[stop] <= far * (1 + 1e-12)) found = stop;
-    return found;
+    let last = 0;
+    for (let stop = 0; stop < this.stops; stop++) if (this.pooledFar[stop] <= far * (1 + 1e-12)) last = stop;
+    return last;
   }
 
   stopAtDistance(distance) {

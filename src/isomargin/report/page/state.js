@@ -1,13 +1,13 @@
-// What the reader has chosen. Everything that can be seen follows from it.
+// What the reader has selected. Everything visible is computed from it.
 
 const contents = JSON.parse(byId("contents").textContent);
 const runs = contents.runs.map((values, index) => new Run(values, index));
 
 const state = {
   run: 0,
-  unit: runs.length > 1 ? "far" : "distance", // models have distances of their own: a FAR is what they share
+  unit: runs.length > 1 ? "far" : "distance", // distances of different models are not comparable, FARs are
   stops: runs.map((run) => openingStop(run)),
-  asked: "", // what was typed, where no stop is exactly there
+  asked: "", // a message about the typed value, if no stop is exactly there
   tolerance: { far: 0, frr: 0 },
   group: "all",
   highlighted: [],
@@ -20,13 +20,13 @@ const state = {
 const chosenRun = () => runs[state.run];
 const chosenStop = () => state.stops[state.run];
 
-/** At the target that the run was evaluated for; where the data cannot tell that FAR, at equal errors. */
+/** The stop at the target FAR of the run, or at the equal error rate if the data cannot resolve that FAR. */
 function openingStop(run) {
   const preset = run.presets.find(([far]) => far === run.settings.target_far);
   return preset ? preset[1] : run.equal_error;
 }
 
-/** Moves the chosen run's threshold, and the other runs' to the same FAR in that unit, else to the same distance. */
+/** Moves the chosen run to a stop; the other runs follow to the same FAR in the unit FAR, else to the same distance. */
 function moveTo(stop) {
   const run = chosenRun();
   state.asked = "";
@@ -36,7 +36,7 @@ function moveTo(stop) {
   });
 }
 
-/** Moves to the largest threshold of a FAR: every run to its own in that unit, else as `moveTo` does. */
+/** Moves to the largest threshold with at most this FAR: every run to its own in the unit FAR, else as `moveTo` does. */
 function moveToFar(far) {
   const stopOf = (run) => run.presets.find(([rate]) => rate === far)?.[1] ?? run.stopAtFar(far);
   state.asked = "";
@@ -44,21 +44,21 @@ function moveToFar(far) {
   else moveTo(stopOf(chosenRun()));
 }
 
-const exceeds = (run, rate, which, stop) => run[rate](which, stop) > state.tolerance[rate];
-const isOutside = (run, which, stop) => exceeds(run, "far", which, stop) || exceeds(run, "frr", which, stop);
+const exceeds = (run, rate, classIndex, stop) => run[rate](classIndex, stop) > state.tolerance[rate];
+const isOutside = (run, classIndex, stop) => exceeds(run, "far", classIndex, stop) || exceeds(run, "frr", classIndex, stop);
 
-/** How many classes a run's threshold leaves outside the tolerance: by FAR, by FRR, in all. */
+/** Counts the classes of a run that are over the limits at a stop: by FAR, by FRR, and by either. */
 function outside(run, stop) {
   const counted = { far: 0, frr: 0, all: 0 };
-  for (let which = 0; which < run.classes; which++) {
-    counted.far += exceeds(run, "far", which, stop);
-    counted.frr += exceeds(run, "frr", which, stop);
-    counted.all += isOutside(run, which, stop);
+  for (let classIndex = 0; classIndex < run.classes; classIndex++) {
+    counted.far += exceeds(run, "far", classIndex, stop);
+    counted.frr += exceeds(run, "frr", classIndex, stop);
+    counted.all += isOutside(run, classIndex, stop);
   }
   return counted;
 }
 
-/** Highlights a class of the chosen run; at most six, the oldest goes. */
-function highlight(which) {
-  state.highlighted = [...state.highlighted.filter((each) => each !== which), which].slice(-6);
+/** Highlights a class of the chosen run. At most six are highlighted; the oldest is dropped. */
+function highlight(classIndex) {
+  state.highlighted = [...state.highlighted.filter((highlighted) => highlighted !== classIndex), classIndex].slice(-6);
 }

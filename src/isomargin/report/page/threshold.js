@@ -1,15 +1,15 @@
-// The control of the threshold, and in numbers what it does.
+// The threshold control, and the tables that show the effect of the threshold.
 
 const shownThreshold = {
   distance: (run, stop) => fixed(run.thresholds[stop]),
   similarity: (run, stop) => fixed(similarityOf(run.thresholds[stop])),
-  far: (run, stop) => percent(run.pooledFar[stop]).replace("%", ""), // the sign stands behind the field
+  far: (run, stop) => percent(run.pooledFar[stop]).replace("%", ""), // the percent sign is shown after the field
 };
 
 const FOLLOWING = {
-  distance: " Other runs stand at their nearest measured distance.",
-  similarity: " Other runs stand at their nearest measured cosine.",
-  far: " Other runs stand at their own largest threshold of at most this FAR.",
+  distance: " Other runs use the nearest available distance.",
+  similarity: " Other runs use the nearest available cosine.",
+  far: " Every other run uses its own largest threshold with at most this FAR.",
 };
 
 function showControl() {
@@ -24,12 +24,12 @@ function showControl() {
   const typed = byId("threshold-value");
   typed.value = shown;
   typed.removeAttribute("aria-invalid");
-  const sentence = `Pairs at most ${fixed(run.thresholds[chosenStop()])} apart are accepted`;
-  byId("said").textContent = `${sentence} (cosine at least ${fixed(similarityOf(run.thresholds[chosenStop()]))}): FAR ${percent(run.pooledFar[chosenStop()])}, FRR ${percent(run.pooledFrr[chosenStop()])}.${runs.length > 1 ? FOLLOWING[state.unit] : ""}`;
+  const sentence = `Accepts pairs at distance ${fixed(run.thresholds[chosenStop()])} or less`;
+  byId("said").textContent = `${sentence} (cosine ${fixed(similarityOf(run.thresholds[chosenStop()]))} or more): FAR ${percent(run.pooledFar[chosenStop()])}, FRR ${percent(run.pooledFrr[chosenStop()])}.${runs.length > 1 ? FOLLOWING[state.unit] : ""}`;
   byId("asked").textContent = state.asked;
 }
 
-/** Sets the threshold to what was typed; refuses what is no threshold. */
+/** Sets the threshold to the typed value; rejects a value that is not a threshold. */
 function takeTyped() {
   const typed = byId("threshold-value");
   if (typed.value === shownThreshold[state.unit](chosenRun(), chosenStop())) return showControl();
@@ -37,21 +37,21 @@ function takeTyped() {
   const possible = { distance: value >= 0 && value <= 2, similarity: value >= -1 && value <= 1, far: value > 0 && value <= 1 };
   if (!possible[state.unit]) {
     typed.setAttribute("aria-invalid", "true");
-    const needed = { distance: "a distance from 0 to 2", similarity: "a cosine from −1 to 1", far: "a rate in percent, above 0 and at most 100," };
-    byId("asked").textContent = `“${typed.value}” is no threshold: ${needed[state.unit]} is needed.`;
+    const needed = { distance: "a distance from 0 to 2", similarity: "a cosine from −1 to 1", far: "a FAR in percent, above 0 and at most 100" };
+    byId("asked").textContent = `“${typed.value}” is not a threshold: enter ${needed[state.unit]}.`;
     return undefined;
   }
   const wanted = typed.value.trim();
   if (state.unit === "far") moveToFar(value);
   else moveTo(chosenRun().stopAtDistance(state.unit === "distance" ? value : distanceOf(value)));
   if (Math.abs(reached() - value) > 5e-4 * Math.abs(value)) {
-    const what = state.unit === "far" ? "the largest measured threshold that does not exceed it" : "the nearest measured threshold";
-    state.asked = `You asked for ${wanted}: this is ${what}.`;
+    const what = state.unit === "far" ? "the largest available threshold that does not exceed it" : "the nearest available threshold";
+    state.asked = `You entered ${wanted}: this is ${what}.`;
   }
   return showMoved();
 }
 
-/** Where the threshold stands, in the chosen unit. */
+/** The current threshold in the selected unit. */
 function reached() {
   const run = chosenRun();
   const distance = run.thresholds[chosenStop()];
@@ -68,7 +68,7 @@ function showPresets() {
     });
     return button;
   });
-  const equal = element("button", "equal errors", { type: "button", class: "preset", "data-preset": "eer", "data-stop": run.equal_error, title: "where FAR and FRR are about the same" });
+  const equal = element("button", "equal error rate", { type: "button", class: "preset", "data-preset": "eer", "data-stop": run.equal_error, title: "the threshold at which FAR and FRR are about equal" });
   equal.addEventListener("click", () => {
     moveTo(chosenRun().equal_error);
     showMoved();
@@ -76,8 +76,8 @@ function showPresets() {
   byId("presets").replaceChildren(...buttons, equal);
 }
 
-function cell(column, text, value, more = {}) {
-  return element("td", text, { "data-cell": column, "data-value": value ?? "", ...more });
+function cell(column, text, value, attributes = {}) {
+  return element("td", text, { "data-cell": column, "data-value": value ?? "", ...attributes });
 }
 
 function showOperating() {
@@ -109,9 +109,9 @@ function showOperating() {
   }
 }
 
-/** Which class is most often taken for this one, where it is known. */
-function worstConfusion(run, which) {
-  const [first] = run.examples[which]?.confusions ?? [];
+/** The class most often confused with this one, where it is known. */
+function worstConfusion(run, classIndex) {
+  const [first] = run.examples[classIndex]?.confusions ?? [];
   return first ? `${first.name} (${percent(first.share)})` : DASH;
 }
 
@@ -119,27 +119,27 @@ function showWorst() {
   const run = chosenRun();
   const withConfusions = Object.keys(run.examples).length > 0;
   byId("worst-confusion").hidden = !withConfusions;
-  byId("worst-confusion").textContent = `taken for it at FAR ${roundPercent(run.settings.target_far)}`;
+  byId("worst-confusion").textContent = `most often confused with (at FAR ${roundPercent(run.settings.target_far)})`;
   const stop = chosenStop();
   const by = byId("worst-by").value;
-  const badness = (which) => (by === "utility" ? -run.utility(which, stop) : run[by](which, stop));
+  const badness = (classIndex) => (by === "utility" ? -run.utility(classIndex, stop) : run[by](classIndex, stop));
   const order = [];
-  for (let which = 0; which < run.classes; which++) if (!Number.isNaN(badness(which))) order.push(which);
+  for (let classIndex = 0; classIndex < run.classes; classIndex++) if (!Number.isNaN(badness(classIndex))) order.push(classIndex);
   order.sort((a, b) => badness(b) - badness(a) || a - b);
-  const rows = order.slice(0, 10).map((which) => {
-    const row = chooseableRow(which);
+  const rows = order.slice(0, 10).map((classIndex) => {
+    const row = chooseableRow(classIndex);
     row.append(
-      element("th", run.names[which], { scope: "row", "data-cell": "class", class: "name", title: run.names[which] }),
-      ...["far", "frr"].map((rate) => cell(rate, percent(run[rate](which, stop)), run[rate](which, stop), run[rate](which, stop) > state.tolerance[rate] ? { class: "beyond" } : {})),
-      cell("utility", thousandths(run.utility(which, stop)), run.utility(which, stop)),
-      ...(withConfusions ? [element("td", worstConfusion(run, which), { "data-cell": "confusion", class: "name" })] : []),
+      element("th", run.names[classIndex], { scope: "row", "data-cell": "class", class: "name", title: run.names[classIndex] }),
+      ...["far", "frr"].map((rate) => cell(rate, percent(run[rate](classIndex, stop)), run[rate](classIndex, stop), run[rate](classIndex, stop) > state.tolerance[rate] ? { class: "beyond" } : {})),
+      cell("utility", thousandths(run.utility(classIndex, stop)), run.utility(classIndex, stop)),
+      ...(withConfusions ? [element("td", worstConfusion(run, classIndex), { "data-cell": "confusion", class: "name" })] : []),
     );
     return row;
   });
   replaceRows(byId("worst"), rows);
 }
 
-/** Puts rows into a table, one of which the Tab key reaches; arrows go on from there. */
+/** Replaces the rows of a table. The Tab key reaches one of them; the arrow keys move on from there. */
 function replaceRows(table, rows) {
   const body = table.tBodies[0];
   const focused = body.contains(document.activeElement) ? document.activeElement.dataset.class : undefined;
@@ -149,12 +149,12 @@ function replaceRows(table, rows) {
   again?.focus({ preventScroll: true });
 }
 
-/** A row that highlights its class when it is clicked, or Enter is pressed on it. */
-function chooseableRow(which) {
-  const row = element("tr", "", { "data-class": which, tabindex: "-1" });
-  row.setAttribute("aria-selected", String(state.highlighted.includes(which)));
+/** A row that highlights its class when clicked, or when Enter is pressed on it. */
+function chooseableRow(classIndex) {
+  const row = element("tr", "", { "data-class": classIndex, tabindex: "-1" });
+  row.setAttribute("aria-selected", String(state.highlighted.includes(classIndex)));
   const choose = () => {
-    highlight(which);
+    highlight(classIndex);
     showHighlighted();
   };
   row.addEventListener("click", choose);
