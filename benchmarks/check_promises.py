@@ -21,7 +21,7 @@ import numpy as np
 
 import isomargin as im
 from isomargin.measure.pairs.distances import BinnedDistances
-from isomargin.measure.pairs.summary import ROUNDING
+from isomargin.measure.pairs.rates import ROUNDING
 from isomargin.thresholds.conformal import promised_distance
 
 BINS = 2000

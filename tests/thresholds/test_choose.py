@@ -16,10 +16,10 @@ from isomargin.measure import evaluate as evaluate_module
 from isomargin.measure.pairs import tiles as pairs_module
 from isomargin.measure.pairs.counts import PairCounts
 from isomargin.measure.pairs.distances import BinnedDistances, ListedDistances
+from isomargin.measure.pairs.rates import threshold_at_far
 from isomargin.measure.settings import Settings
 from isomargin.thresholds.choose import (
     choose_threshold,
-    distance_at_far,
     distance_at_frr,
     distance_of_best_utility,
     distance_of_least_cost,
@@ -82,15 +82,15 @@ def test_no_larger_threshold_keeps_the_far(positives, negatives, far, kind):
     in_bins = kind in ("binned", "negatives binned")
     if far * len(negatives) < 1:
         with pytest.raises(im.InputError, match=f"is {1 / len(negatives):.3g}"):
-            distance_at_far(counts, float(far))
+            threshold_at_far(counts, float(far), "not_exceeded")
         return
     ends = all_thresholds([], negatives, "binned" if in_bins else "listed")
     good = [each for each in ends if Fraction(accepted(negatives, each, in_bins), len(negatives)) <= far]
     if not good:
         with pytest.raises(im.InputError, match="no threshold has a false accept rate of at most"):
-            distance_at_far(counts, float(far))
+            threshold_at_far(counts, float(far), "not_exceeded")
         return
-    found = distance_at_far(counts, float(far))
+    found = threshold_at_far(counts, float(far), "not_exceeded")
     assert accepted(negatives, found, False) == accepted(negatives, max(good), in_bins)
     assert found == 2 or found not in negatives
 

@@ -12,8 +12,9 @@ from isomargin.core.progress import progress_bar
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.pairs.exact import ExactPass, fits
 from isomargin.measure.pairs.inputs import ClassSortedVectors, sort_by_class
+from isomargin.measure.pairs.rates import pairs_at_far
 from isomargin.measure.pairs.sampled import REPEATED, repeated_share, sample_pairs, sampled_pairs
-from isomargin.measure.pairs.summary import pairs_at_far, summarize
+from isomargin.measure.pairs.summary import summarize
 from isomargin.measure.pairs.tiles import PassResult, count_pairs
 from isomargin.measure.pairs.torch_tiles import count_pairs_with_torch
 from isomargin.measure.settings import EpsilonForm, MeanCurve, Pairs, Settings, Utility

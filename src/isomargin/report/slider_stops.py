@@ -13,7 +13,8 @@ from isomargin.core.errors import InputError
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.pairs.counts import PairCounts
 from isomargin.measure.pairs.distances import FARTHEST, BinnedDistances, ClassDistances, Floats
-from isomargin.thresholds.choose import distance_at_far, short_of_edges
+from isomargin.measure.pairs.rates import threshold_at_far
+from isomargin.thresholds.choose import short_of_edges
 
 PRESETS = (1e-4, 1e-3, 1e-2, 5e-2, 1e-1)
 """False accept rates offered as buttons, if the data can resolve them."""
@@ -71,7 +72,7 @@ def threshold_stops(evaluation: Evaluation) -> ThresholdStops:
 def resolved(counts: PairCounts, far: float) -> float | None:
     """Return the largest threshold whose pooled FAR is at most `far`, or None if the data cannot resolve it."""
     try:
-        return distance_at_far(counts, far)
+        return threshold_at_far(counts, far, "not_exceeded")
     except InputError:
         return None
 

@@ -4,7 +4,6 @@ It works from the counts of an Evaluation. What it finds holds for the classes m
 classes never seen is not answered here.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +13,8 @@ from isomargin.core import checks
 from isomargin.core.errors import InputError
 from isomargin.measure.evaluation import Evaluation, OperatingPoint
 from isomargin.measure.pairs.counts import PairCounts
-from isomargin.measure.pairs.distances import FARTHEST, BinnedDistances, Floats, ListedDistances
-from isomargin.measure.pairs.summary import ROUNDING, kept_pairs, pairs_at_far
+from isomargin.measure.pairs.distances import FARTHEST, BinnedDistances, Floats
+from isomargin.measure.pairs.rates import ROUNDING, kept_pairs, threshold_at_far
 from isomargin.measure.scores.curves import first_rate, share
 from isomargin.measure.scores.utility import utility as utility_of
 from isomargin.measure.settings import Settings
@@ -116,7 +115,7 @@ def choose_threshold(
     check_pairs(evaluation)
     counts, settings = evaluation.counts, evaluation.settings
     if far is not None:
-        distance = distance_at_far(counts, checks.share(far, "far"))
+        distance = threshold_at_far(counts, checks.share(far, "far"), "not_exceeded")
         target, point = f"FAR at most {far:g}", evaluation.at(distance)
         failure, over = point.class_far, share_over(point.class_far, far)
     elif frr is not None:
@@ -221,22 +220,6 @@ def check_pairs(evaluation: Evaluation) -> None:
 
 
 # ----- the threshold
-
-
-def distance_at_far(counts: PairCounts, far: float) -> float:
-    """Largest threshold whose pooled FAR does not exceed this."""
-    negatives = counts.negatives
-    pairs_at_far(far, negatives.pooled_total, "far")
-    distance = negatives.pooled_distance_admitting(math.floor(far * negatives.pooled_total + ROUNDING))
-    if distance < 0:
-        smallest = 0.0 if isinstance(negatives, ListedDistances) else float(negatives.edges[1])
-        reached = float(negatives.pooled_within(np.array([smallest]))[0]) / negatives.pooled_total
-        raise InputError(
-            f"no threshold has a false accept rate of at most {far:g}: at distance {smallest:.3g} already it is "
-            f"{reached:.3g}, because so many images of different classes are the same: look for duplicates, or ask "
-            "for a larger far"
-        )
-    return negatives.short_of(distance)
 
 
 def distance_at_frr(counts: PairCounts, frr: float) -> float:

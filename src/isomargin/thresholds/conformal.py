@@ -16,7 +16,7 @@ from isomargin.core import checks
 from isomargin.core.errors import InputError
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.pairs.distances import FARTHEST, ClassDistances, Floats, ListedDistances
-from isomargin.measure.pairs.summary import ROUNDING
+from isomargin.measure.pairs.rates import ROUNDING
 from isomargin.thresholds.gaps import just_beyond, midway, next_above
 
 Rate = Literal["far", "frr"]

@@ -15,7 +15,7 @@ from isomargin.core.errors import InputError
 from isomargin.core.json_values import null_for_nan
 from isomargin.measure.evaluation import Evaluation, OperatingPoint
 from isomargin.measure.pairs.distances import Floats
-from isomargin.measure.pairs.summary import ROUNDING
+from isomargin.measure.pairs.rates import largest_within
 from isomargin.thresholds.card import ThresholdCard
 
 if TYPE_CHECKING:
@@ -131,9 +131,7 @@ def transfer_card(card: ThresholdCard, others: Mapping[str, Evaluation]) -> Tran
 
 def make_row(name: str, evaluation: Evaluation, reference: OperatingPoint) -> TransferRow:
     """Hold a set against the calibration set's rates at the same distance."""
-    point, negatives = evaluation.at(reference.distance), evaluation.counts.negatives
-    admitted = math.floor(reference.far * negatives.pooled_total + ROUNDING)
-    own = negatives.pooled_distance_admitting(admitted)
+    point, own = evaluation.at(reference.distance), largest_within(evaluation.counts.negatives, reference.far)
     return TransferRow(
         name=name,
         classes=evaluation.class_count,
@@ -146,7 +144,7 @@ def make_row(name: str, evaluation: Evaluation, reference: OperatingPoint) -> Tr
         accuracy_difference=accuracy(point) - accuracy(reference),
         worst_class_far=worst_class(point.class_far),
         worst_class_frr=worst_class(point.class_frr),
-        own_distance=negatives.short_of(own) if own >= 0 else math.nan,
+        own_distance=own if own >= 0 else math.nan,
     )
 
 

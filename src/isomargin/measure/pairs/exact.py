@@ -19,9 +19,10 @@ from isomargin.core.errors import InputError
 from isomargin.measure.pairs.counts import PairCounts, RankCounts
 from isomargin.measure.pairs.distances import BinnedDistances, Floats, ListedDistances
 from isomargin.measure.pairs.inputs import ClassSortedVectors
+from isomargin.measure.pairs.rates import kept_pairs, needed_pairs, pairs_at_far
 from isomargin.measure.pairs.retrieval import QUANTUM, distances_from_similarity, rank_query
 from isomargin.measure.pairs.sampled import REPEATED, repeated_share
-from isomargin.measure.pairs.summary import PairSummary, check_range, kept_pairs, needed_pairs, pairs_at_far
+from isomargin.measure.pairs.summary import PairSummary, check_range
 from isomargin.measure.pairs.tiles import Progress, available_cores, number_of_bins
 from isomargin.measure.pairs.verification import crossing, listed_auc, listed_eer
 from isomargin.measure.settings import Settings

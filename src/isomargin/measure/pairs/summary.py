@@ -7,15 +7,13 @@ It is the interface between counting and scoring. It is filled here from ``PairC
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from isomargin.core.errors import InputError
 from isomargin.measure.pairs.counts import PairCounts
 from isomargin.measure.pairs.distances import Floats
+from isomargin.measure.pairs.rates import kept_pairs, needed_pairs, threshold_at_far
 from isomargin.measure.pairs.verification import class_errors, pooled_auc, pooled_eer
 from isomargin.measure.settings import Settings
-
-ROUNDING = 1e-9  # tolerance for the rounding of a rate times a number of pairs that should be an integer
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ def summarize(counts: PairCounts, settings: Settings) -> PairSummary:
     positives, negatives = counts.positives, counts.negatives
     low, high = calibration_range(counts, settings)
     distances = np.linspace(low, high, settings.grid)
-    target = negatives.pooled_distance_at(pairs_at_far(settings.target_far, negatives.pooled_total, "target_far"))
+    target = threshold_at_far(counts, settings.target_far, "reached", "target_far")
     eer, eer_distance = pooled_eer(counts)
     class_eer, class_auc = class_errors(counts)
     at = np.append(distances, target)
@@ -89,41 +87,16 @@ def summarize(counts: PairCounts, settings: Settings) -> PairSummary:
     )
 
 
-def needed_pairs(far: float, negatives: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the number of accepted negative pairs at which the false accept rate reaches ``far``."""
-    return np.asarray(np.maximum(np.ceil(far * negatives - ROUNDING), 1), np.int64)
-
-
-def kept_pairs(frr: float, positives: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the number of positive pairs that must be accepted for a false reject rate of at most ``frr``."""
-    return np.asarray(np.maximum(positives - np.floor(frr * positives + ROUNDING), 1), np.int64)
-
-
-def pairs_at_far(far: float, negatives: int, name: str) -> int:
-    """Return the number of accepted negative pairs at which the pooled FAR reaches ``far``.
-
-    Raises an error if a single negative pair already exceeds ``far``; ``name`` is the setting that the error names.
-    """
-    if far * negatives < 1 - ROUNDING:
-        raise InputError(
-            f"{name} asks for a false accept rate of {far:g}, but with {negatives:,} negative pairs the smallest rate "
-            f"above zero is {1 / negatives:.3g}: use a larger {name} or more items"
-        )
-    return int(needed_pairs(far, np.array(negatives)))
-
-
 def calibration_range(counts: PairCounts, settings: Settings) -> tuple[float, float]:
     """Return (d_min, d_max): ``distances`` if set, else where the pooled rates reach ``frr`` and ``far``."""
     if settings.distances is not None:
         return settings.distances
-    negatives, positives = counts.negatives, counts.positives
-    low_count = pairs_at_far(settings.far[0], negatives.pooled_total, "far") if settings.frr is None else 0
-    high = negatives.pooled_distance_at(pairs_at_far(settings.far[1], negatives.pooled_total, "far"))
+    positives = counts.positives
     if settings.frr is None:
-        low = negatives.pooled_distance_at(low_count)
+        low = threshold_at_far(counts, settings.far[0], "reached")
     else:
         low = positives.pooled_distance_at(int(kept_pairs(settings.frr, np.array(positives.pooled_total))))
-    return check_range(low, high, settings)
+    return check_range(low, threshold_at_far(counts, settings.far[1], "reached"), settings)
 
 
 def check_range(low: float, high: float, settings: Settings) -> tuple[float, float]:

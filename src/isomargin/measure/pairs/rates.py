@@ -1,0 +1,86 @@
+"""From false accept and false reject rates to numbers of pairs and to thresholds.
+
+The one home of what "the threshold at FAR x" means. A rate over finitely many pairs rises in steps, so that there are
+two such thresholds, and each use needs its own.
+"""
+
+import math
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isomargin.core.errors import InputError
+from isomargin.measure.pairs.counts import PairCounts
+from isomargin.measure.pairs.distances import ClassDistances, ListedDistances
+
+Mode = Literal["reached", "not_exceeded"]
+
+ROUNDING = 1e-9  # a rate times a number of pairs that should be whole may be off by its rounding
+
+
+def needed_pairs(far: float, negatives: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the number of accepted negative pairs at which the false accept rate reaches ``far``."""
+    return np.asarray(np.maximum(np.ceil(far * negatives - ROUNDING), 1), np.int64)
+
+
+def kept_pairs(frr: float, positives: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the number of positive pairs that must be accepted for a false reject rate of at most ``frr``."""
+    return np.asarray(np.maximum(positives - np.floor(frr * positives + ROUNDING), 1), np.int64)
+
+
+def pairs_at_far(far: float, negatives: int, name: str) -> int:
+    """Return the number of accepted negative pairs at which the pooled FAR reaches ``far``.
+
+    Raises an error if a single negative pair already exceeds ``far``; ``name`` is the setting that the error names.
+    """
+    if far * negatives < 1 - ROUNDING:
+        raise InputError(
+            f"{name} asks for a false accept rate of {far:g}, but with {negatives:,} negative pairs the smallest rate "
+            f"above zero is {1 / negatives:.3g}: use a larger {name} or more items"
+        )
+    return int(needed_pairs(far, np.array(negatives)))
+
+
+def threshold_at_far(counts: PairCounts, far: float, mode: Mode, name: str = "far") -> float:
+    """Give the pooled threshold at a false accept rate.
+
+    - ``"reached"``: the smallest distance at which the pooled FAR reaches `far`; the distance of a negative pair, whose
+      FAR may exceed `far`. The scores use it: the calibration range, and the operating point for the target FAR.
+    - ``"not_exceeded"``: the largest threshold whose pooled FAR does not exceed `far`; it lies between pairs, and its
+      FAR may fall short of `far`. Thresholds to use are chosen so: ``choose_threshold``, the report's slider.
+
+    Where pairs are listed, no negative pair lies strictly between the two. Refused where `far` is less than one
+    negative pair, and where no threshold stays within it.
+
+    Args:
+        counts: the pairs.
+        far: the rate, above 0 and below 1.
+        mode: which of the two.
+        name: what the rate is called in an error.
+
+    >>> negatives = ListedDistances(np.array([0.5, 0.75, 1.0, 1.25]), np.array([0, 4]), appearances=1)
+    >>> counts = PairCounts(positives=negatives, negatives=negatives)
+    >>> threshold_at_far(counts, 0.5, "reached"), threshold_at_far(counts, 0.5, "not_exceeded")
+    (0.75, 0.875)
+    """
+    negatives = counts.negatives
+    needed = pairs_at_far(far, negatives.pooled_total, name)
+    if mode == "reached":
+        return negatives.pooled_distance_at(needed)
+    threshold = largest_within(negatives, far)
+    if threshold < 0:
+        smallest = 0.0 if isinstance(negatives, ListedDistances) else float(negatives.edges[1])
+        reached = float(negatives.pooled_within(np.array([smallest]))[0]) / negatives.pooled_total
+        raise InputError(
+            f"no threshold has a false accept rate of at most {far:g}: at distance {smallest:.3g} already it is "
+            f"{reached:.3g}, because so many items of different classes are the same: look for duplicates, or ask "
+            f"for a larger {name}"
+        )
+    return threshold
+
+
+def largest_within(negatives: ClassDistances, far: float) -> float:
+    """Largest threshold whose pooled FAR does not exceed `far`, which may be 0; -inf where none is so small."""
+    distance = negatives.pooled_distance_admitting(math.floor(far * negatives.pooled_total + ROUNDING))
+    return negatives.short_of(distance) if distance >= 0 else distance
