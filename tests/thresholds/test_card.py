@@ -14,6 +14,7 @@ from rich.cells import cell_len
 
 import isomargin as im
 from compare import clusters
+from isomargin.thresholds.calibrate import Calibration
 from isomargin.thresholds.card import ThresholdCard, make_card
 from isomargin.thresholds.choose import choose_threshold
 from isomargin.thresholds.conversions import ACCEPT_WHEN, conversions
@@ -44,7 +45,8 @@ def card(evaluation, choice, tmp_path):
     (tmp_path / "X.npy").write_bytes(b"vectors")
     (tmp_path / "labels.txt").write_bytes(b"labels")
     files = [tmp_path / "X.npy", str(tmp_path / "labels.txt")]
-    return make_card(choice, evaluation, source=files, promise=PROMISE, calibration={"method": "platt", "slope": 2.5})
+    calibration = Calibration("platt", 0.5, {"slope": 2.5, "intercept": -1.0})
+    return replace(make_card(choice, evaluation, source=files, calibration=calibration), promise=PROMISE)
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 40))
@@ -242,10 +244,36 @@ def test_a_missing_file_or_source_is_refused(evaluation, choice, tmp_path):
         make_card(choice, evaluation, source=[tmp_path / "X.npy"])
 
 
-@pytest.mark.parametrize("value", [{"delta": math.nan}, {"delta": np.float32(1)}, [1, 2]], ids=repr)
-def test_a_promise_that_json_cannot_hold_is_refused(evaluation, choice, value):
-    with pytest.raises(im.InputError, match="promise"):
-        make_card(choice, evaluation, promise=value)
+@pytest.mark.parametrize("asked", [{"far": 0.2}, {"frr": 0.2}, {"far": 0.3, "delta": 0.2}], ids=str)
+def test_a_promised_threshold_has_as_full_a_card_as_a_chosen_one(evaluation, tmp_path, asked):
+    promised = im.promise_threshold(evaluation, **asked, draws=100)
+    chosen = im.choose_threshold(evaluation, distance=promised.distance, draws=100)
+    card, other = im.make_card(promised, evaluation), im.make_card(chosen, evaluation)
+    card.save(tmp_path / "card.json")
+    assert ThresholdCard.load(tmp_path / "card.json") == card
+    assert card.promise == promised.promise.as_values()
+    assert (card.threshold, card.target) == (other.threshold, promised.promise.short)
+    assert {**card.measured, "share_over_target": None} == {**other.measured, "share_over_target": None}
+    over = promised.share_over_target
+    rates = evaluation.at(promised.distance)
+    class_rates = rates.class_far if "far" in asked else rates.class_frr[~np.isnan(rates.class_frr)]
+    assert over == np.mean(class_rates > next(iter(asked.values())))
+    assert promised.promise.what in " ".join(card.summary().split())
+
+
+def test_a_promise_and_a_choice_take_the_same_options_for_their_intervals(evaluation):
+    options = {"draws": 200, "confidence": 0.8, "seed": 3}
+    promised = im.promise_threshold(evaluation, far=0.2, **options)
+    chosen = im.choose_threshold(evaluation, distance=promised.distance, **options)
+    assert (promised.far_interval, promised.frr_interval) == (chosen.far_interval, chosen.frr_interval)
+
+
+def test_what_a_card_cannot_be_made_of_is_refused(evaluation, choice):
+    for arguments in ((0.5, evaluation), (choice, choice)):
+        with pytest.raises(im.InputError, match=r"is of type \w+: what isomargin\.\w+"):
+            make_card(*arguments)
+    with pytest.raises(im.InputError, match=r"calibration is of type dict: what isomargin\.calibrate gives is needed"):
+        make_card(choice, evaluation, calibration={"method": "platt"})
 
 
 @pytest.mark.parametrize("first", range(len(HOSTILE)))

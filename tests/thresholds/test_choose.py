@@ -18,13 +18,12 @@ from isomargin.measure.pairs.counts import PairCounts
 from isomargin.measure.pairs.distances import BinnedDistances, ListedDistances
 from isomargin.measure.pairs.rates import threshold_at_far
 from isomargin.measure.settings import Settings
+from isomargin.thresholds.choice import rejected_share, share_over
 from isomargin.thresholds.choose import (
     choose_threshold,
     distance_at_frr,
     distance_of_best_utility,
     distance_of_least_cost,
-    rejected_share,
-    share_over,
 )
 
 QUICK = {"draws": 100}

@@ -74,7 +74,7 @@ def test_every_target_has_its_option(run, embeddings, options, choose):
 @pytest.mark.parametrize(("options", "delta"), [(["--unseen"], None), (["--delta", "0.1"], 0.1)], ids=str)
 def test_a_promise_brings_its_own_threshold_and_stands_on_the_card(run, embeddings, options, delta):
     _, out, _ = run("threshold", embeddings("a.npz"), "--far", "0.1", *options, "--json")
-    promise = im.promise_threshold(im.evaluate(*drawn()), far=0.1, delta=delta)
+    promise = im.promise_threshold(im.evaluate(*drawn()), far=0.1, delta=delta).promise
     card = json.loads(out)
     assert card["threshold"]["l2"] == pytest.approx(promise.distance)
     assert card["promise"]["what"] == promise.what

@@ -228,7 +228,7 @@ def small():
 @pytest.mark.parametrize("delta", [None, 0.1])
 @pytest.mark.parametrize("rate", ["far", "frr"])
 def test_the_classes_of_the_calibration_set_keep_what_is_promised(small, rate, delta):
-    promise = promise_threshold(small, **{rate: 0.2}, delta=delta)
+    promise = promise_threshold(small, **{rate: 0.2}, delta=delta).promise
     point = small.at(promise.distance)
     rates = point.class_far if rate == "far" else point.class_frr[small.sizes > 1]
     assert promise.classes == len(rates) == (100 if rate == "far" else 97)
@@ -253,9 +253,9 @@ def test_counts_of_the_pass_in_bins_promise_nearly_what_lists_do():
 
 
 def test_a_promise_says_what_it_promises_and_what_it_rests_on(small):
-    confident = promise_threshold(small, far=0.01, delta=0.05)
+    confident = promise_threshold(small, far=0.01, delta=0.05).promise
     assert confident.what == "the FAR of a class never seen exceeds 1% with probability at most 5%"
-    expected = promise_threshold(small, frr=0.025)
+    expected = promise_threshold(small, frr=0.025).promise
     assert expected.what == "the expected FRR of a class never seen is at most 2.5%"
     assert (confident.on, expected.on) == ("class", "mean")
     assert any("same strangers" in each for each in confident.assumptions)

@@ -79,7 +79,7 @@ def threshold(
     from isomargin.thresholds.calibrate import Method
     from isomargin.thresholds.calibrate import calibrate as fit
     from isomargin.thresholds.card import make_card
-    from isomargin.thresholds.choose import choice_of_promise, choose_threshold
+    from isomargin.thresholds.choose import choose_threshold
     from isomargin.thresholds.conformal import promise_threshold
 
     (options,) = read_options([file], labels, embeddings_key, labels_key)
@@ -93,22 +93,14 @@ def threshold(
     target = wanted(far, frr, best_utility, cost, distance, cosine)
     evaluation = open_evaluation(file, options)
     interval: dict[str, Any] = {"draws": draws, "confidence": confidence, "seed": seed}
-    promise = None
     if unseen or delta is not None:
         if not set(target) <= {"far", "frr"}:
             raise InputError("only a false accept rate or a false reject rate can be promised: give --far or --frr")
-        promise = promise_threshold(evaluation, **target, delta=delta)
-        choice = choice_of_promise(evaluation, promise, **interval)
+        choice = promise_threshold(evaluation, **target, delta=delta, **interval)
     else:
         choice = choose_threshold(evaluation, **target, **interval)
     calibration = None if calibrate is None else fit(evaluation, cast(Method, calibrate), prior=prior)
-    card = make_card(
-        choice,
-        evaluation,
-        source=sources,
-        promise=None if promise is None else promise.as_values(),
-        calibration=None if calibration is None else calibration.as_values(),
-    )
+    card = make_card(choice, evaluation, source=sources, calibration=calibration)
     if output is not None:
         with writing(output), atomic_writes(output, output.with_suffix(".txt")) as (as_file, as_text):
             card.save(as_file)

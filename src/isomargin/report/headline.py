@@ -9,7 +9,7 @@ from isomargin.measure.comparison import Comparison
 from isomargin.measure.evaluation import Evaluation, OperatingPoint
 from isomargin.measure.scores.registry import find_score
 from isomargin.report.slider_stops import resolved
-from isomargin.thresholds.choose import class_utility
+from isomargin.thresholds.choice import class_utility
 
 MOST = 3  # runs that fit into one line
 NAMED = ("opis", "frr", "recall@1")  # scores named in the headline

@@ -26,7 +26,8 @@ from isomargin.core.json_values import null_for_nan
 from isomargin.core.text import LONGEST, PARAGRAPH, printable, shortened
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.statistics.intervals import note_on_few_classes
-from isomargin.thresholds.choose import QUANTILES, ThresholdChoice
+from isomargin.thresholds.calibrate import Calibration
+from isomargin.thresholds.choice import QUANTILES, ThresholdChoice
 from isomargin.thresholds.conversions import ACCEPT_WHEN, conversions
 
 FORMAT = "isomargin threshold card"
@@ -120,10 +121,9 @@ class ThresholdCard:
         """Write as JSON, whole or not at all.
 
         >>> import isomargin as im, numpy as np, tempfile
-        >>> from isomargin.thresholds.choose import choose_threshold
         >>> embeddings = np.random.default_rng(0).normal(size=(60, 8)) + 3 * np.eye(8)[np.arange(60) % 6]
         >>> evaluation = im.evaluate(embeddings, np.arange(60) % 6)
-        >>> card = make_card(choose_threshold(evaluation, far=0.05), evaluation)
+        >>> card = make_card(im.choose_threshold(evaluation, far=0.05), evaluation)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     card.save(f"{folder}/card.json")
         ...     ThresholdCard.load(f"{folder}/card.json") == card
@@ -181,26 +181,29 @@ def make_card(
     evaluation: Evaluation,
     *,
     source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
-    promise: dict[str, Any] | None = None,
-    calibration: dict[str, Any] | None = None,
+    calibration: Calibration | None = None,
 ) -> ThresholdCard:
     """Make the card of a threshold.
 
     Args:
-        choice: the threshold.
+        choice: the threshold, from ``choose_threshold`` or ``promise_threshold``.
         evaluation: what it was chosen on.
         source: the file or files that were evaluated, such as embeddings and labels; their bytes are hashed.
-        promise: what holds for classes never seen, as JSON values.
-        calibration: from similarity to the probability of a match, as JSON values.
+        calibration: from similarity to the probability of a match, from ``calibrate``.
 
     >>> import isomargin as im, numpy as np
-    >>> from isomargin.thresholds.choose import choose_threshold
     >>> embeddings = np.random.default_rng(0).normal(size=(60, 8)) + 3 * np.eye(8)[np.arange(60) % 6]
     >>> evaluation = im.evaluate(embeddings, np.arange(60) % 6)
-    >>> card = make_card(choose_threshold(evaluation, far=0.05), evaluation)
+    >>> card = make_card(im.choose_threshold(evaluation, far=0.05), evaluation)
     >>> round(card.distance, 3), round(card.threshold["cosine_similarity"], 3), card.measured["classes"]
     (0.977, 0.523, 6)
+    >>> make_card(im.promise_threshold(evaluation, far=0.2), evaluation).promise["what"]
+    'the expected FAR of a class never seen is at most 20%'
     """
+    check_type(choice, "choice", ThresholdChoice, "choose_threshold or isomargin.promise_threshold")
+    check_type(evaluation, "evaluation", Evaluation, "evaluate")
+    if calibration is not None:
+        check_type(calibration, "calibration", Calibration, "calibrate")
     files = [source] if isinstance(source, str | os.PathLike) else source
     return ThresholdCard(
         threshold=conversions(choice.distance),
@@ -221,8 +224,8 @@ def make_card(
             "notes": [*evaluation.all_notes, *note_on_few_classes(evaluation)],
         },
         worst_classes=[without_nan(asdict(each)) for each in choice.worst_classes],
-        promise=plain(promise, "promise"),
-        calibration=plain(calibration, "calibration"),
+        promise=None if choice.promise is None else choice.promise.as_values(),
+        calibration=None if calibration is None else calibration.as_values(),
         source=None if files is None else [file_record(Path(each)) for each in files],
         created=datetime.now(UTC).date().isoformat(),
         isomargin=__version__,
@@ -241,17 +244,10 @@ def without_nan(values: dict[str, Any]) -> dict[str, Any]:
     return {name: null_for_nan(value) for name, value in values.items()}
 
 
-def plain(values: dict[str, Any] | None, name: str) -> dict[str, Any] | None:
-    """Make what others give what it will be after loading: lists for tuples, text for keys."""
-    if values is None:
-        return None
-    try:
-        made = json.loads(json.dumps(values, allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} cannot be written as JSON ({error}): numbers, text, lists and dicts go") from error
-    if not isinstance(made, dict):
-        raise InputError(f"{name} is {values!r}: a dict is needed")
-    return made
+def check_type(value: Any, name: str, kind: type, makers: str) -> None:
+    """Refuse what is not of the type that a function of this package gives."""
+    if not isinstance(value, kind):
+        raise InputError(f"{name} is of type {type(value).__name__}: what isomargin.{makers} gives is needed")
 
 
 # ----- JSON values

@@ -4,67 +4,24 @@ It works from the counts of an Evaluation. What it finds holds for the classes m
 classes never seen is not answered here.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from isomargin.core import checks
 from isomargin.core.errors import InputError
-from isomargin.measure.evaluation import Evaluation, OperatingPoint
+from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.pairs.counts import PairCounts
 from isomargin.measure.pairs.distances import FARTHEST, BinnedDistances, Floats
 from isomargin.measure.pairs.rates import ROUNDING, kept_pairs, threshold_at_far
-from isomargin.measure.scores.curves import first_rate, share
+from isomargin.measure.scores.curves import share
 from isomargin.measure.scores.utility import utility as utility_of
 from isomargin.measure.settings import Settings
-from isomargin.measure.statistics.intervals import Interval, rate_intervals
-from isomargin.thresholds.conformal import Promise
+from isomargin.measure.statistics.intervals import rate_intervals
+from isomargin.thresholds.choice import ThresholdChoice, class_utility, describe, share_over
 from isomargin.thresholds.gaps import just_beyond, midway
 
-QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-WORST = 10  # classes that are named
 EQUAL = 16 * float(np.finfo(np.float64).eps)  # relative: what rounding may make of two costs that are the same
-
-
-@dataclass(frozen=True)
-class ClassRates:
-    """What the threshold does to one class."""
-
-    name: int | str
-    """Its label."""
-    images: int
-    """Its number of images."""
-    far: float
-    """Its false accept rate; NaN for a class without sampled negatives."""
-    frr: float
-    """Its false reject rate; NaN for a class of one image."""
-
-
-@dataclass(frozen=True)
-class ThresholdChoice:
-    """A threshold, what it was chosen for, and what it does on the set it was chosen on."""
-
-    target: str
-    """What was asked for, such as "FAR at most 0.01"."""
-    distance: float
-    """The threshold: pairs at most this far apart are accepted."""
-    far: float
-    """Pooled false accept rate."""
-    frr: float
-    """Pooled false reject rate."""
-    far_interval: Interval
-    """Of the pooled false accept rate."""
-    frr_interval: Interval
-    """Of the pooled false reject rate."""
-    class_far_quantiles: dict[float, float]
-    """Quantiles over classes of their false accept rates."""
-    class_frr_quantiles: dict[float, float]
-    """Quantiles over classes of their false reject rates, classes of one image left out."""
-    share_over_target: float | None
-    """Share of the classes whose own rate exceeds the target; None where the target is no rate."""
-    worst_classes: tuple[ClassRates, ...]
-    """The classes where it fails, ten at most, the worst first."""
 
 
 def choose_threshold(
@@ -141,48 +98,6 @@ def choose_threshold(
         over = None
     return describe(
         evaluation, point, target, failure, over, rate_intervals(evaluation, distance, draws, confidence, seed)
-    )
-
-
-def choice_of_promise(
-    evaluation: Evaluation, promise: Promise, *, draws: int = 1000, confidence: float = 0.95, seed: int = 0
-) -> ThresholdChoice:
-    """Give the threshold of a promise for unseen classes, with what it does on the calibration set.
-
-    >>> import isomargin as im
-    >>> embeddings = np.random.default_rng(0).normal(size=(400, 16)) + 3 * np.eye(40, 16)[np.arange(400) % 40]
-    >>> evaluation = im.evaluate(embeddings, np.arange(400) % 40)
-    >>> promise = im.promise_threshold(evaluation, far=0.1, delta=0.05)
-    >>> choice_of_promise(evaluation, promise).target
-    'FAR at most 10% in 95% of unseen classes'
-    """
-    point = evaluation.at(promise.distance)
-    rates = point.class_far if promise.rate == "far" else point.class_frr
-    intervals = rate_intervals(evaluation, promise.distance, draws, confidence, seed)
-    return describe(evaluation, point, promise.short, rates, share_over(rates, promise.target), intervals)
-
-
-def describe(
-    evaluation: Evaluation,
-    point: OperatingPoint,
-    target: str,
-    failure: Floats,
-    over: float | None,
-    intervals: tuple[Interval, Interval],
-) -> ThresholdChoice:
-    """Put together what a threshold does; failure (classes,) says how badly it fails each class."""
-    far_interval, frr_interval = intervals
-    return ThresholdChoice(
-        target=target,
-        distance=point.distance,
-        far=point.far,
-        frr=rejected_share(evaluation.counts, point.distance),
-        far_interval=far_interval,
-        frr_interval=frr_interval,
-        class_far_quantiles=quantiles(point.class_far),
-        class_frr_quantiles=quantiles(point.class_frr),
-        share_over_target=over,
-        worst_classes=worst_classes(evaluation, point, failure),
     )
 
 
@@ -302,46 +217,3 @@ def first_best(values: Floats) -> int:
     """
     best = values.max()
     return int(np.argmax(values >= best - EQUAL * abs(best)))
-
-
-# ----- what it does to the classes
-
-
-def rejected_share(counts: PairCounts, distance: float) -> float:
-    """Pooled FRR, as a quotient: one minus a quotient may round to just above the target."""
-    positives = counts.positives
-    accepted = float(positives.pooled_within(np.array([distance]))[0])
-    return max(positives.pooled_total - accepted, 0.0) / positives.pooled_total
-
-
-def share_over(rates: Floats, target: float) -> float:
-    """Share of the classes that have a rate whose rate exceeds the target."""
-    known = rates[~np.isnan(rates)]
-    return float((known > target + 1e-12).mean())  # far less than one pair of a class, more than rounding
-
-
-def quantiles(rates: Floats) -> dict[float, float]:
-    """Quantiles over the classes that have a rate."""
-    return dict(zip(QUANTILES, np.nanquantile(rates, QUANTILES).tolist(), strict=True))
-
-
-def class_utility(counts: PairCounts, settings: Settings, point: OperatingPoint) -> Floats:
-    """(classes,) each class's utility at one threshold; NaN where a class lacks pairs of one kind."""
-    known = ~(np.isnan(point.class_far) | np.isnan(point.class_frr))
-    false_accepts, sensitivity = point.class_far[known], 1 - point.class_frr[known]
-    positives, negatives = counts.positives.totals[known], counts.negatives.totals[known]
-    first = first_rate(settings.utility, sensitivity * positives, false_accepts * negatives, negatives)
-    found = np.full(len(known), np.nan)
-    found[known] = utility_of(first, sensitivity, settings.c)
-    return found
-
-
-def worst_classes(evaluation: Evaluation, point: OperatingPoint, failure: Floats) -> tuple[ClassRates, ...]:
-    """The classes of the largest failure; none where it does not fail."""
-    order = np.argsort(-failure, kind="stable")  # NaN comes last
-    names = evaluation.names.tolist()
-    return tuple(
-        ClassRates(names[i], int(evaluation.sizes[i]), float(point.class_far[i]), float(point.class_frr[i]))
-        for i in order[:WORST].tolist()
-        if failure[i] > 0
-    )

@@ -17,6 +17,8 @@ from isomargin.core.errors import InputError
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.pairs.distances import FARTHEST, ClassDistances, Floats, ListedDistances
 from isomargin.measure.pairs.rates import ROUNDING
+from isomargin.measure.statistics.intervals import rate_intervals
+from isomargin.thresholds.choice import ThresholdChoice, describe, share_over
 from isomargin.thresholds.gaps import just_beyond, midway, next_above
 
 Rate = Literal["far", "frr"]
@@ -125,8 +127,15 @@ class Promise:
 
 
 def promise_threshold(
-    evaluation: Evaluation, *, far: float | None = None, frr: float | None = None, delta: float | None = None
-) -> Promise:
+    evaluation: Evaluation,
+    *,
+    far: float | None = None,
+    frr: float | None = None,
+    delta: float | None = None,
+    draws: int = 1000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> ThresholdChoice:
     """Find the threshold that promises a FAR, or an FRR, for classes never seen.
 
     Without delta the promise is in expectation, E[FAR of a new class] <= far; with it, for one class at a time,
@@ -158,14 +167,19 @@ def promise_threshold(
         far: the false accept rate to promise, above 0 and below 1; or
         frr: the false reject rate to promise. Classes of one image have none and are left out.
         delta: with which probability a new class may exceed it; leave it out for the promise in expectation.
+        draws: of the intervals, see `rate_intervals`.
+        confidence: of the intervals.
+        seed: of the intervals.
+
+    Returns: what ``choose_threshold`` gives, with the promise in ``promise``; ``make_card`` takes both alike.
 
     >>> import isomargin as im
     >>> embeddings = np.random.default_rng(0).normal(size=(400, 16)) + 3 * np.eye(40, 16)[np.arange(400) % 40]
     >>> evaluation = im.evaluate(embeddings, np.arange(400) % 40)
-    >>> promise = promise_threshold(evaluation, far=0.1, delta=0.05)
-    >>> promise.what, promise.classes
+    >>> choice = promise_threshold(evaluation, far=0.1, delta=0.05)
+    >>> choice.promise.what, choice.promise.classes
     ('the FAR of a class never seen exceeds 10% with probability at most 5%', 40)
-    >>> promise.distance < promise_threshold(evaluation, far=0.1, delta=0.2).distance
+    >>> choice.distance < promise_threshold(evaluation, far=0.1, delta=0.2).distance
     True
     >>> promise_threshold(evaluation, far=0.01)
     Traceback (most recent call last):
@@ -187,8 +201,10 @@ def promise_threshold(
         last = int(np.searchsorted(distances.pooled, distance, side="right")) - 1
         distance = just_beyond(evaluation.counts, float(distances.pooled[last]))
     point = evaluation.at(distance)
-    classes = int((distances.totals > 0).sum())
-    return Promise(rate, target, delta, classes, distance, point.far, point.frr)
+    rates = point.class_far if rate == "far" else point.class_frr
+    promise = Promise(rate, target, delta, int((distances.totals > 0).sum()), distance, point.far, point.frr)
+    intervals = rate_intervals(evaluation, distance, draws, confidence, seed)
+    return describe(evaluation, point, promise.short, rates, share_over(rates, target), intervals, promise)
 
 
 def promised_distance(distances: ClassDistances, rate: Rate, target: float, delta: float | None) -> float:
