@@ -120,7 +120,7 @@ LAYOUTS = {
     "balanced sorted": lambda: clustered([0, 0, 0, 1, 1, 1, 2, 2, 2], seed=1),
     "shuffled": lambda: clustered([2, 0, 1, 2, 1, 0, 0, 2, 1, 1], seed=2),
     "unequal classes": lambda: clustered([0, 0, 0, 0, 0, 1, 1, 2, 2, 2], seed=3),
-    "some single images": lambda: clustered([4, 0, 7, 0, 1, 1, 1, 9], seed=4),
+    "some single items": lambda: clustered([4, 0, 7, 0, 1, 1, 1, 9], seed=4),
     "one class": lambda: clustered([3] * 5, seed=5),
     "all single": lambda: clustered([5, 3, 1, 4, 2], seed=6, spread=0.1),
     "two rows of a class": lambda: clustered([1, 1], seed=7),

@@ -77,7 +77,7 @@ every_loss = pytest.mark.parametrize("name", list(dict(CASES)))
 NEAR = 1e-9
 
 # Every layout for the batch against itself; the other pairings on those layouts that they could change.
-PAIRED = ["shuffled", "some single images", "one class", "all single", "one row", "no rows", "exact ties", "zero rows"]
+PAIRED = ["shuffled", "some single items", "one class", "all single", "one row", "no rows", "exact ties", "zero rows"]
 LAYOUT_AND_PAIRING = [(name, "all pairs") for name in LAYOUTS] + [
     (name, pairing) for pairing in PAIRINGS if pairing != "all pairs" for name in PAIRED
 ]
@@ -330,7 +330,7 @@ def test_value_without_gradient_is_the_same(case):
 
 
 @pytest.mark.parametrize("pairing", list(PAIRINGS))
-@pytest.mark.parametrize("place", ["shuffled", "some single images", "exact ties", "all single", "one row"])
+@pytest.mark.parametrize("place", ["shuffled", "some single items", "exact ties", "all single", "one row"])
 def test_tcm_tells_how_many_pairs_were_hard(place, pairing):
     example = PAIRINGS[pairing](layout(place))
     loss = make("tcm")
@@ -374,7 +374,7 @@ def test_lengths_of_rows_do_not_matter_but_to_the_gradient(case):
 @pytest.mark.parametrize("pairing", list(PAIRINGS))
 @every_case
 def test_tiles_do_not_matter(case, pairing, kept, monkeypatch):
-    example = PAIRINGS[pairing](layout("some single images"))
+    example = PAIRINGS[pairing](layout("some single items"))
     whole = found(case, example)
     monkeypatch.setattr("isomargin.losses._engine.TILE_ENTRIES", 7)
     if kept is not None:
@@ -637,7 +637,7 @@ PLACES = [
     "balanced sorted",
     "shuffled",
     "unequal classes",
-    "some single images",
+    "some single items",
     "one class",
     "lengths from 1e-3 to 1e3",
 ]

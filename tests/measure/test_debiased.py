@@ -295,7 +295,7 @@ def test_classes_without_noise_keep_their_opis():
     assert found.debiased_opis == pytest.approx(found.opis, rel=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:.*single image")
+@pytest.mark.filterwarnings("ignore:.*single item")
 def test_classes_of_fewer_than_four_images_are_left_out():
     rows, labels = small()
     few = np.concatenate([np.arange(100, 110).repeat(2), [200]])

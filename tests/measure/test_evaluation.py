@@ -56,7 +56,7 @@ def test_a_new_range_from_bins_says_that_it_is_interpolated(letters):
 
 def test_a_set_small_enough_to_list_answers_everything_exactly():
     rows, labels = clusters(300, 12, singles=3)
-    with pytest.warns(UserWarning, match="single image"):
+    with pytest.warns(UserWarning, match="single item"):
         found = im.evaluate(rows, labels, k=K)
     assert isinstance(found.counts.negatives, ListedDistances)
     changed = found.with_settings(far=(5e-3, 5e-2), grid=37, target_frr=0.2)

@@ -95,7 +95,7 @@ def test_order_of_rows_changes_nothing(drawn_set, random):
     same_counts(one, count_pairs(sort_by_class(rows[order], labels[order]), k=K, tile_rows=7))
 
 
-@pytest.mark.filterwarnings("ignore:.*single image")
+@pytest.mark.filterwarnings("ignore:.*single item")
 @settings(max_examples=25, deadline=None)
 @given(sets)
 def test_names_of_labels_change_nothing_but_the_order_of_classes(drawn_set):

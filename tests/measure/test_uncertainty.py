@@ -219,7 +219,7 @@ def test_without_a_class_the_scores_are_those_of_the_set_without_its_images(some
         assert np.polyfit(exact, approximate, 1)[0] == pytest.approx(1.0, abs=0.15), name
 
 
-@pytest.mark.filterwarnings("ignore:.*single image")
+@pytest.mark.filterwarnings("ignore:.*single item")
 def test_binned_pairs_and_classes_of_one_image_are_drawn_alike():
     rows, labels = draw_set(30, 8, seed=4)
     extra = unit(np.random.default_rng(0).normal(size=(5, DIMENSIONS)))
@@ -407,7 +407,7 @@ def test_two_classes_have_intervals():
         assert each.low <= each.value <= each.high, name
 
 
-@pytest.mark.filterwarnings("ignore:.*single image")
+@pytest.mark.filterwarnings("ignore:.*single item")
 def test_draws_without_a_single_curve_do_not_spoil_the_intervals():
     rows, labels = draw_set(2, 6, seed=7)
     extra = unit(np.random.default_rng(0).normal(size=(8, DIMENSIONS)))

@@ -63,7 +63,7 @@ def standard_errors(design, probability):
 @pytest.fixture(scope="module")
 def letters():
     rows, labels = clusters(240, 12, dimensions=8, singles=2)
-    with pytest.warns(UserWarning, match="single image"):
+    with pytest.warns(UserWarning, match="single item"):
         return im.evaluate(rows, labels)
 
 

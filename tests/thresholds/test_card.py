@@ -31,7 +31,7 @@ PROMISE = {
 def evaluation():
     rows, labels = clusters(300, 12, singles=3)
     names = np.array([HOSTILE[i] if i < len(HOSTILE) else f"class {i}" for i in range(15)])
-    with pytest.warns(UserWarning, match="single image"):
+    with pytest.warns(UserWarning, match="single item"):
         return im.evaluate(rows, names[labels])
 
 
@@ -93,7 +93,7 @@ def test_a_card_says_what_was_chosen_and_measured(card, choice, evaluation):
     assert card.measured["far"]["low"] == choice.far_interval.low
     assert card.measured["class_frr_quantiles"]["0.95"] == choice.class_frr_quantiles[0.95]
     assert [each["name"] for each in card.worst_classes] == [each.name for each in choice.worst_classes]
-    assert "single image" in card.measured["notes"][0]
+    assert "single item" in card.measured["notes"][0]
     assert card.created == datetime.now(UTC).date().isoformat()
     assert card.isomargin == im.__version__
     assert card.source == [

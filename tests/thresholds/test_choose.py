@@ -188,7 +188,7 @@ def pair_distances(rows, labels):
 @pytest.fixture(scope="module")
 def small():
     rows, labels = clusters(300, 12, singles=3)
-    with pytest.warns(UserWarning, match="single image"):
+    with pytest.warns(UserWarning, match="single item"):
         return rows, labels, im.evaluate(rows, labels)
 
 
@@ -294,7 +294,7 @@ def test_thresholds_from_bins_are_near_those_from_all_pairs(small, positives_in_
     monkeypatch.setattr(evaluate_module, "SMALL", 0)
     if positives_in_bins:
         monkeypatch.setattr(pairs_module, "LISTED_POSITIVES", 0)
-    with pytest.warns(UserWarning, match="single image"):
+    with pytest.warns(UserWarning, match="single item"):
         coarse = im.evaluate(rows, labels)
     assert isinstance(coarse.counts.negatives, BinnedDistances)
     assert isinstance(coarse.counts.positives, BinnedDistances) == positives_in_bins

@@ -219,9 +219,9 @@ def test_binned_distances_give_the_best_edge(rate, delta):
 
 @pytest.fixture(scope="module")
 def small():
-    """A hundred classes of five images or so, all distances listed; three have a single image."""
+    """A hundred classes of five images or so, all distances listed; three have a single item."""
     rows, labels = clusters(500, 97, dimensions=8, singles=3)
-    with pytest.warns(UserWarning, match="single image"):
+    with pytest.warns(UserWarning, match="single item"):
         return im.evaluate(rows, labels)
 
 

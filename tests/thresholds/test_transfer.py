@@ -97,7 +97,7 @@ def test_binned_counts_give_nearly_the_rows_of_lists(monkeypatch, evaluations):
 
 def test_classes_of_one_image_are_left_out_of_the_worst_frr():
     rows, labels = clusters(200, 20, dimensions=8, singles=4)
-    with pytest.warns(UserWarning, match="single image"):
+    with pytest.warns(UserWarning, match="single item"):
         alone = im.evaluate(rows, labels)
     row = transfer_threshold(0.9, alone, {"again": alone}).rows[0]
     class_frr = by_loops(rows[labels < 20], labels[labels < 20], 0.9)[4]

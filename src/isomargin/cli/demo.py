@@ -10,6 +10,7 @@ import typer
 
 from isomargin.cli.common import print_renderable, writing
 from isomargin.cli.training import resumable, write_page
+from isomargin.core.extras import import_or_explain
 from isomargin.core.text import printable
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def demo(
     def say(sentence: str) -> None:
         print(sentence, file=sys.stderr, flush=True)
 
+    import_or_explain("isomargin.training.loop")  # what is missing is to be said first
     with writing(output):
         output.mkdir(parents=True, exist_ok=True)
     say(BEGIN)
