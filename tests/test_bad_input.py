@@ -201,7 +201,11 @@ SETTINGS = {
     "no such device": (["--device", "cuda"], {"device": "cuda"}, "device='cuda' cannot be used"),
     "no device at all": (["--device", "toaster"], {"device": "toaster"}, "device='toaster' cannot be used"),
     "device without values": (["--device", "meta"], {"device": "meta"}, "device='meta' cannot be used"),
-    "exact on a device": (["--exact", "--device", "cuda"], {"exact": True, "device": "cuda"}, "leave out device or exact"),
+    "exact on a device": (
+        ["--exact", "--device", "cuda"],
+        {"exact": True, "device": "cuda"},
+        "leave out device or exact",
+    ),
 }
 
 
