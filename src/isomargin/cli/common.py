@@ -74,7 +74,10 @@ def print_plan(recipe: "Recipe") -> None:
     print(recipe.to_yaml())
     parts = {"training": planned.train, "evaluation": planned.unseen, "test": planned.test}
     for name, images in parts.items():
-        print(f"{name + ':':<12}{len(images):,} images in {len(images.class_names):,} classes")
+        if images is None:
+            print(f"{name + ':':<12}none, all classes are trained on")
+        else:
+            print(f"{name + ':':<12}{len(images):,} images in {len(images.class_names):,} classes")
     batch = recipe.batch.classes * recipe.batch.images_per_class
     print(f"{'model:':<12}{planned.parameters:,} trained parameters, {planned.dimensions} dimensions")
     print(f"{'steps:':<12}{planned.steps:,} of {batch:,} images, {planned.batches_an_epoch:,} an epoch")

@@ -88,6 +88,7 @@ def open_embeddings(path: Path, options: ReadOptions = AS_USUAL) -> "EmbeddingSe
 
     kind = kind_of(path)
     if kind == "run":
+        _refuse_not_evaluated(path)
         if not RunFolder(path).embeddings.is_file():
             raise InputError(f"{path} is a folder without an embeddings.npz: give a finished run, or a file")
         return EmbeddingSet.load(RunFolder(path).embeddings)
@@ -104,6 +105,7 @@ def open_evaluation(path: Path, options: ReadOptions = AS_USUAL) -> "Evaluation"
 
     match kind_of(path):
         case "run":
+            _refuse_not_evaluated(path)
             if not RunFolder(path).finished:
                 raise InputError(f"{path} is a folder without an evaluation.json: give a finished run, or a file")
             return Evaluation.load(RunFolder(path).evaluation)
@@ -112,6 +114,11 @@ def open_evaluation(path: Path, options: ReadOptions = AS_USUAL) -> "Evaluation"
         case "card":
             raise InputError(f"{path} is a threshold card, which has no pairs: give embeddings or an evaluation")
     return evaluate_embeddings(path, open_embeddings(path, options))
+
+
+def _refuse_not_evaluated(path: Path) -> None:
+    if RunFolder(path).not_evaluated.is_file():
+        raise InputError(f"{path} was trained on all classes and is not evaluated: give a run that kept classes out")
 
 
 def open_card(path: Path) -> "ThresholdCard | None":

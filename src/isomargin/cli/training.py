@@ -43,6 +43,9 @@ def train(
     workers: Workers = None,
     skip_bad_images: SkipBadImages = False,
     check_images: CheckImages = True,
+    all_classes: Annotated[
+        bool, typer.Option("--all-classes", help="Train a final model on the test classes too; evaluate nothing.")
+    ] = False,
     report: Annotated[
         bool, typer.Option("--report", help="Write report.html, a page to look at, into the run's folder.")
     ] = False,
@@ -58,7 +61,10 @@ def train(
 
     if resume and not Path(recipe).exists() and recipe not in shipped_recipes():
         raise InputError(f"{recipe} does not exist: --resume needs the folder of a run, or its recipe")
-    resolved = load_recipe(recipe, [*(changes or []), *as_changes(skip_bad_images, precision)])
+    more = as_changes(skip_bad_images, precision) + (["all_classes=true"] if all_classes else [])
+    resolved = load_recipe(recipe, [*(changes or []), *more])
+    if resolved.all_classes and (report or as_json):
+        raise InputError("a run with all_classes has no evaluation: leave --report and --json out")
     is_run = Path(recipe).is_dir()
     folder = output or (Path(recipe) if is_run else Path("runs") / resolved.name)
     if resume and not RunFolder(folder).recipe.is_file():
@@ -82,7 +88,8 @@ def train(
             check_images=check_images,
         )
     if first_process():
-        show(evaluation, 10, "mean_utility", as_json)
+        if evaluation is not None:
+            show(evaluation, 10, "mean_utility", as_json)
         print(f"\nwritten to {folder}", file=sys.stderr)
         if report:
             write_page({folder.resolve().name: folder}, RunFolder(folder).report)

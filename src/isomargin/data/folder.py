@@ -233,7 +233,10 @@ def _training_classes(
         return set(names[:order])
     share = 0.5 if train_share is None else train_share
     if isinstance(share, bool) or not isinstance(share, Real) or not 0 < share < 1:
-        raise InputError(f"train_share is {train_share!r}: a number between 0 and 1 is needed")
+        raise InputError(
+            f"train_share is {train_share!r}: a number between 0 and 1 is needed; to train on all classes set "
+            "all_classes=true in the recipe"
+        )
     if not _whole(seed) or seed < 0:
         raise InputError(f"seed is {seed!r}: a whole number of at least 0 is needed")
     count = min(max(round(share * len(names)), 1), len(names) - 1)

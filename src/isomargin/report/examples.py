@@ -136,6 +136,8 @@ def run_images(folder: Path, changes: Sequence[str] = ()) -> ImageSet:
     except InputError as error:
         raise InputError(f"{where} cannot be opened ({error}): {_MOVED}", error.details) from error
     images = data.test if recipe.evaluation.test else data.unseen
+    if images is None:
+        raise InputError(f"{folder} was trained on all classes and is not evaluated: give a run that kept some out")
     if images.vectors is not None:
         raise InputError(f"{folder} was trained on vectors ({root}) and has no images: leave out the thumbnails")
     _check_same(images, EmbeddingSet.load(run.embeddings), where)

@@ -48,9 +48,9 @@ class Display:
         self.bar.update(self.task, completed=done, now=line)
 
     def evaluated(self, row: Mapping[str, Any]) -> None:
-        """Print a line with the scores of an evaluation."""
+        """Print a line with the loss and, where the model was evaluated, its scores."""
         done = int(row["step"])
-        scores = [find_score(name) for name in ("recall@1", "opis", "epsilon_opis")]
+        scores = [find_score(name) for name in ("recall@1", "opis", "epsilon_opis") if name in row]
         parts = [f"epoch {row['epoch']:6.2f}", f"loss {row['loss']:8.4f}"]
         parts += [f"{score.title} {score.text(row[score.name]):>9}" for score in scores]
         if done < self.steps:

@@ -131,7 +131,9 @@ def _items(recipe: Recipe, part: str) -> ImageSet:
     """Read a part of a recipe's data, or all of it undivided; without files that cannot be decoded, if it says so."""
     settings = dict(recipe.data)
     name = settings.pop("name")
-    if part == "all":
+    if recipe.all_classes and part == "test":
+        raise InputError("the run was trained on all classes: it has no test part, take --part all")
+    if part == "all" or recipe.all_classes:
         images = load_all(name, **settings)
     else:
         data = load_data(name, **settings)

@@ -65,8 +65,10 @@ def train(
     quiet: bool = False,
     lock: bool = True,
     checkpoint_seconds: float = 300.0,
-) -> Evaluation:
+) -> Evaluation | None:
     """Train by a recipe and evaluate; return the evaluation that the run ends in.
+
+    With the recipe's `all_classes` there is no evaluation, and None is returned.
 
     Parameters
     ----------
@@ -101,7 +103,7 @@ def train(
         if first:
             claim(run, recipe, resume)
         if run.finished:
-            return Evaluation.load(run.evaluation)
+            return Evaluation.load(run.evaluation) if run.evaluation.is_file() else None
         return _train(recipe, run, first, devices, accelerator, workers, check_images, quiet, checkpoint_seconds)
 
 
@@ -115,7 +117,7 @@ def _train(
     check_images: bool,
     quiet: bool,
     checkpoint_seconds: float,
-) -> Evaluation:
+) -> Evaluation | None:
     """Train in a folder that is claimed, from its last checkpoint if it has one."""
     resume = bool(find_checkpoints(run.checkpoints))  # a run that was killed before its first begins again
     data = setup.open_data(recipe, check_images and first and not resume)  # what is wrong is told before others start
@@ -162,7 +164,8 @@ def _train(
         fabric.device,
     )
     embedder.freeze_backbone(state.step < warm_up)
-    evaluate_now = partial(score, fabric, embedder, data.unseen, recipe, workers)
+    unseen = data.unseen
+    evaluate_now = partial(score, fabric, embedder, unseen, recipe, workers) if unseen is not None else dict[str, float]
     keep = partial(save, fabric, run, state, embedder, loss, optimizer, schedule, data.digest)
     saved = time.monotonic()
     with interruptions() as interrupted:

@@ -165,6 +165,8 @@ class Recipe(_Section):
     schedule: ScheduleRecipe = ScheduleRecipe()
     evaluation: EvaluationRecipe = EvaluationRecipe()
     augmentation: AugmentationRecipe = AugmentationRecipe()
+    all_classes: bool = False
+    """Train on the test classes too, for a final model. No unseen classes are left, so nothing is evaluated."""
     skip_bad_images: bool = False
     """Leave image files out that cannot be decoded; else they are an error."""
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
@@ -185,6 +187,21 @@ class Recipe(_Section):
     def _precision_of_chunks(self) -> Self:
         if self.precision == "16-mixed" and self.batch.chunk is not None:
             raise ValueError("precision is 16-mixed and batch.chunk is set, which do not go together: take bf16-mixed")
+        return self
+
+    @model_validator(mode="after")
+    def _no_scores_with_all_classes(self) -> Self:
+        if not self.all_classes:
+            return self
+        if self.evaluation.held_out > 0:
+            raise ValueError("all_classes is true and evaluation.held_out keeps classes out: give one of them")
+        if self.evaluation.best_by != "last":
+            raise ValueError(
+                f"all_classes is true, so there are no unseen classes to choose a model on, and evaluation.best_by is "
+                f"{self.evaluation.best_by!r}: set evaluation.best_by=last, and epochs as an earlier run found them"
+            )
+        if self.schedule.name == "plateau":
+            raise ValueError("all_classes is true and the schedule 'plateau' needs scores: take another schedule")
         return self
 
     def to_yaml(self) -> str:

@@ -63,6 +63,11 @@ class RunFolder:
         return self.path / "evaluation.json"
 
     @property
+    def not_evaluated(self) -> Path:
+        """In place of embeddings and evaluation where all classes were trained on: a sentence that says so."""
+        return self.path / "not-evaluated.txt"
+
+    @property
     def report(self) -> Path:
         """The page to look at, where one was asked for."""
         return self.path / "report.html"
@@ -70,7 +75,7 @@ class RunFolder:
     @property
     def finished(self) -> bool:
         """Whether the run has come to its end."""
-        return self.evaluation.is_file()
+        return self.evaluation.is_file() or self.not_evaluated.is_file()
 
 
 def write_metrics(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from isomargin.core.errors import DivergedError, InputError
+from isomargin.core.files import atomic_write
 from isomargin.data.images import ImageSet
 from isomargin.losses.gather import gather
 from isomargin.measure.evaluate import evaluate
@@ -19,7 +20,7 @@ from isomargin.models.embedder import Embedder
 from isomargin.training.embed import as_embedding_set, data_root, embed
 from isomargin.training.recipe import Recipe
 from isomargin.training.run_folder import RunFolder
-from isomargin.training.setup import RecipeData
+from isomargin.training.setup import NOT_EVALUATED, RecipeData
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -92,9 +93,18 @@ def embed_together(
 
 def finish(
     fabric: Fabric, run: RunFolder, embedder: Embedder, data: RecipeData, recipe: Recipe, workers: int
-) -> Evaluation:
-    """Evaluate the chosen model, on the test images unless the recipe says not to, and write the run's last files."""
+) -> Evaluation | None:
+    """Evaluate the chosen model, on the test images unless the recipe says not to, and write the run's last files.
+
+    Where all classes were trained on there is nothing to evaluate, and the last file says so.
+    """
     images = data.test if recipe.evaluation.test else data.unseen
+    if images is None:
+        if fabric.global_rank == 0:
+            with atomic_write(run.not_evaluated) as temporary:
+                temporary.write_text(f"{NOT_EVALUATED}\n", encoding="utf-8")
+        fabric.barrier()
+        return None
     vectors = embed_together(fabric, embedder, images, recipe, workers)
     if fabric.global_rank == 0:
         embeddings = as_embedding_set(vectors, images, data_root(recipe))

@@ -17,7 +17,7 @@ from isomargin.core.labels import as_labels
 from isomargin.core.progress import progress_bar
 from isomargin.data.augment import RandomAffine, RandomCrop
 from isomargin.data.feeding import Augmentation, check_augmentation
-from isomargin.data.images import DataSplit, ImageSet, find_bad_images, without_bad
+from isomargin.data.images import DataSplit, ImageSet, find_bad_images, joined, without_bad
 from isomargin.data.registry import load_data
 from isomargin.data.sampler import ClassBatchSampler
 from isomargin.losses import MetricLoss, WeightedSum
@@ -28,6 +28,11 @@ from isomargin.training.recipe import Recipe
 from isomargin.training.schedule import Cosine, EveryEpochs, MultiStep, OneCycle, Plateau
 
 Schedule = Callable[[float], float]
+
+NOT_EVALUATED = (
+    "all classes are trained on, so there are no unseen classes and nothing is evaluated; take scores and thresholds "
+    "from an earlier run that kept classes out"
+)
 
 _SHOWN = 20  # bad images in a list
 
@@ -40,10 +45,11 @@ class RecipeData:
     """Tells whether they are the same as another time: of the classes' names, the labels and the files' names."""
 
     train: ImageSet
-    """Without the held-out classes."""
-    unseen: ImageSet
-    """What is evaluated while training: held-out training classes, or the test images."""
-    test: ImageSet
+    """Without the held-out classes; with `all_classes`, everything."""
+    unseen: ImageSet | None
+    """What is evaluated while training: held-out training classes, or the test images; None with `all_classes`."""
+    test: ImageSet | None
+    """None with `all_classes`."""
     notes: tuple[str, ...]
     """Sentences for who reads the results."""
 
@@ -69,6 +75,9 @@ def open_data(recipe: Recipe, check: bool = True) -> RecipeData:
         _refuse_bad(data)
     for images in (data.train, data.test):
         as_labels(np.array(images.class_names))  # names that no file could hold are told now, not after training
+    if recipe.all_classes:
+        everything = joined(data.train, data.test)
+        return RecipeData(_digest(everything), everything, None, None, (*data.notes, NOT_EVALUATED))
     train, unseen = hold_out(data.train, recipe.evaluation.held_out, recipe.seed)
     for images in (data.test,) if unseen is None else (unseen, data.test):
         check_labels(images.labels, recipe.evaluation.far)
@@ -267,8 +276,8 @@ class Plan:
     """What a run would be: for `--dry-run`."""
 
     train: ImageSet
-    unseen: ImageSet
-    test: ImageSet
+    unseen: ImageSet | None
+    test: ImageSet | None
     batches_an_epoch: int
     steps: int
     parameters: int

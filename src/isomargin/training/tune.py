@@ -74,6 +74,8 @@ def tune(
     report = report or (lambda sentence: None)
     checks.at_least_zero(tolerance, "tolerance")
     _refuse_run(folder)
+    if recipe.all_classes:
+        raise InputError("all_classes is true, and margins are searched on held-out classes: set it to false")
     points, notes = _grid(recipe, positive_margins, negative_margins, weights)
     searched, lowered = _for_search(recipe, checks.share(held_out, "held_out"))
     notes += lowered
