@@ -77,9 +77,3 @@ def test_a_forked_process_does_not_keep_the_lock_of_one_that_was_killed(tmp_path
         os.kill(int(child), signal.SIGKILL)
         process.kill()
         process.communicate()
-
-
-def test_a_file_in_place_of_the_folder_is_told(tmp_path):
-    (tmp_path / "run").write_text("mine")
-    with pytest.raises(InputError, match="run is a file: choose another --output"):
-        runs.run(tmp_path / "run")

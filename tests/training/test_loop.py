@@ -202,7 +202,7 @@ def test_a_folder_in_use_and_another_recipe_are_refused(finished, tmp_path):
     with pytest.raises(InputError, match="another optimizer"):
         run(finished[0], tiny(optimizer={"learning_rate": 2e-3}), resume=True)
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(InputError, match="there already"):
+    with pytest.raises(InputError, match="is a file: choose another"):
         run(tmp_path / "file")
 
 
