@@ -340,7 +340,7 @@ def test_it_does_not_hang_on_how_many_images_of_large_classes_are_looked_at(monk
     rows, labels = small(images=40)
     found = im.evaluate(rows, labels)
     monkeypatch.setattr(item_noise, "MOST", 20)
-    monkeypatch.setattr(item_noise, "STRANGERS", 300)
+    monkeypatch.setattr(item_noise, "SAMPLED_OTHERS", 300)
     fewer = im.evaluate(rows, labels)
     assert fewer.debiased_opis != found.debiased_opis
     assert fewer.debiased_opis == pytest.approx(found.debiased_opis, rel=0.05)

@@ -1,1 +1,1 @@
-"""How far a score can be trusted: resampling, confidence intervals, the noise of small classes."""
+"""How reliable a score is: resampling, confidence intervals, and the noise of classes with few items."""

@@ -1,8 +1,8 @@
-"""Intervals: within what bounds a score may be believed, had other classes of the same kind been measured.
+"""Confidence intervals for the scores, by bootstrap over classes.
 
-Classes are drawn anew, with replacement, and the scores computed again from the stored counts (``resampling.py``). The
-bounds are those of the bias-corrected and accelerated bootstrap (BCa, Efron 1987), which suits skewed scores such as
-variances and small rates.
+They say how much a score would vary if other classes of the same kind were measured. Classes are resampled with
+replacement, and the scores are recomputed from the stored counts (``resampling.py``). The bounds are those of the
+bias-corrected and accelerated bootstrap (BCa, Efron 1987), which suits skewed scores such as variances and small rates.
 """
 
 from dataclasses import dataclass
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     from isomargin.measure.evaluation import Evaluation
 
 FEWEST_DRAWS = 100
-FEW_CLASSES = 20  # below which intervals over classes hold less than they say
-LEAST_SLOPE = 0.1
+FEW_CLASSES = 20  # with fewer classes, intervals contain the true value less often than they claim
+LEAST_SLOPE = 0.1  # below this, BCa's formula is unreliable
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A value and the bounds within which it may be believed.
+    """A value with its confidence interval.
 
     >>> print(Interval(0.12, 0.1, 0.15, 0.95))
     0.12 (0.1 to 0.15)
     """
 
     value: float
-    """As measured."""
+    """The measured value."""
     low: float
     """Lower bound."""
     high: float
     """Upper bound."""
     confidence: float
-    """Share of repetitions of the whole measurement whose bounds hold the truth."""
+    """Confidence level: the share of repeated measurements whose interval would contain the true value."""
 
     def __str__(self) -> str:
         return f"{self.value:.4g} ({self.low:.4g} to {self.high:.4g})"
@@ -48,12 +48,22 @@ class Interval:
 def intervals(
     evaluation: "Evaluation", draws: int = 1000, confidence: float = 0.95, seed: int = 0
 ) -> dict[str, Interval]:
-    """Intervals of every score: had other classes of the same kind been measured, by bootstrap over classes.
+    """Compute a confidence interval for every score, by bootstrap over classes.
 
-    By name: ``opis``, ``debiased_opis`` (where known), ``epsilon_opis``, ``relative_opis``, ``mean_utility``, ``eer``,
-    ``far`` and ``frr`` at the pooled threshold for the target FAR, ``recall@k`` for each k, ``r_precision`` and
-    ``map_at_r``. The calibration range is found anew in each draw. Retrieval scores are those of other queries in the
-    same gallery.
+    The intervals say how much the scores would vary if other classes of the same kind were measured. The calibration
+    range is determined again in each draw. For retrieval scores the queries are resampled and the gallery stays the
+    same.
+
+    Args:
+        evaluation: the evaluation whose scores get intervals.
+        draws: number of bootstrap draws, at least 100.
+        confidence: confidence level of the intervals.
+        seed: seed of the random draws.
+
+    Returns:
+        Intervals by name: ``opis``, ``debiased_opis`` (if known), ``epsilon_opis``, ``relative_opis``,
+        ``mean_utility``, ``eer``, ``far`` and ``frr`` at the pooled threshold for the target FAR, ``recall@k`` for each
+        k, ``r_precision`` and ``map_at_r``.
 
     >>> import isomargin as im
     >>> generator = np.random.default_rng(0)
@@ -69,12 +79,12 @@ def intervals(
     values = score_values(evaluation)
     drawn = resampler.scores(draw_weights(evaluation.counts.positives.totals > 0, draws, seed))
     left_out = resampler.scores(leave_out_weights(classes))
-    whole = resampler.scores(np.ones((1, classes), np.uint16))
+    undrawn = resampler.scores(np.ones((1, classes), np.uint16))
     bounds = {}
     for name, value in values.items():
         if name in drawn:
-            # What interpolating between distances has changed, it has changed in the draws too.
-            moved = drawn[name] - whole[name] + value
+            # Interpolating between distances shifts the draws and the undrawn score alike: remove that shift.
+            moved = drawn[name] - undrawn[name] + value
             number = chances(evaluation, name)
             bounds[name] = interval(value, moved, left_out[name], confidence, find_score(name).bounds, number)
     far, frr = rate_intervals(evaluation, evaluation.target.distance, draws, confidence, seed)
@@ -84,10 +94,10 @@ def intervals(
 def rate_intervals(
     evaluation: "Evaluation", distance: float, draws: int = 1000, confidence: float = 0.95, seed: int = 0
 ) -> tuple[Interval, Interval]:
-    """Intervals of the pooled FAR and FRR at one threshold, by bootstrap over classes.
+    """Compute confidence intervals for the pooled FAR and FRR at one threshold, by bootstrap over classes.
 
-    Where no class has a single false accept (or reject) the bootstrap knows nothing: then the upper bound is the
-    rate at which that would still happen in so many classes with the probability 1 - confidence.
+    If no class has a false accept (or reject), the bootstrap cannot tell how rare one is. The upper bound is then the
+    rate at which that many classes would all be free of errors with probability 1 - confidence.
     """
     check_draws(draws, confidence)
     check_classes(evaluation)
@@ -102,40 +112,40 @@ def rate_intervals(
 
 
 def check_draws(draws: int, confidence: float) -> None:
-    """Refuse what no interval can be made of."""
+    """Refuse a number of draws or a confidence level from which no interval can be computed."""
     checks.whole(draws, "draws", FEWEST_DRAWS)
     checks.share(confidence, "confidence")
 
 
 def check_classes(evaluation: "Evaluation") -> None:
-    """Refuse a single class."""
+    """Refuse an evaluation with a single class."""
     if evaluation.class_count < 2:
-        raise InputError("there is one class: intervals over classes need at least two")
+        raise InputError("the evaluation has one class: intervals over classes need at least two")
 
 
 def score_values(evaluation: "Evaluation") -> dict[str, float]:
-    """Give the scores that are known, by name."""
+    """Return the scores that are known, by name."""
     values = {name: float(score.read(evaluation)) for name, score in scores_of(evaluation).items()}
     return {name: value for name, value in values.items() if not np.isnan(value)}
 
 
 def chances(evaluation: "Evaluation", name: str) -> int | None:
-    """How many classes could each have shown an error, for scores that are rates; None for others.
+    """Return the number of independent units in which an error could have occurred; None for scores that are not rates.
 
-    Two classes make a negative pair: of so many classes, half as many pairs have none in common.
+    These are the classes, or for negative pairs, which involve two classes, half as many disjoint pairs of classes.
     """
     classes = int((evaluation.counts.positives.totals > 0).sum())
     return {None: None, "classes": classes, "pairs of classes": max(classes // 2, 1)}[find_score(name).events]
 
 
 def note_on_few_classes(evaluation: "Evaluation") -> tuple[str, ...]:
-    """Say so where there are too few classes for intervals over classes to hold what they say."""
+    """Return a note if there are too few classes for intervals over classes to be reliable."""
     classes = int((evaluation.counts.positives.totals > 0).sum())
     if classes >= FEW_CLASSES:
         return ()
     return (
-        f"{classes} classes with positive pairs are few for intervals over classes: below {FEW_CLASSES}, a 95% "
-        "interval holds the truth in some 80% to 90% of cases",
+        f"only {classes} classes have positive pairs, so the intervals are too narrow: with fewer than {FEW_CLASSES} "
+        "classes, a 95% interval contains the true value in only 80% to 90% of cases",
     )
 
 
@@ -147,10 +157,18 @@ def interval(
     bounds: tuple[float, float] = (-np.inf, np.inf),
     classes: int | None = None,
 ) -> Interval:
-    """BCa bounds of a value from its (draws,) and its values with some classes left out; kept within its nature.
+    """Compute a BCa confidence interval.
 
-    Where nothing varies and the value is at a bound of its nature, so many classes without one event say how rare
-    it must be: 1 - (1 - confidence)^(1 / classes).
+    If the value is at one of its bounds and no draw differs from it, the interval ends at the largest rate that is
+    compatible with so many classes without an error, 1 - (1 - confidence)^(1 / classes).
+
+    Args:
+        value: the measured value.
+        drawn: (draws,) the value in each bootstrap draw.
+        left_out: (groups,) the value with each group of classes left out.
+        confidence: confidence level.
+        bounds: the smallest and largest possible value, to which the interval is clipped.
+        classes: number of independent units without an error, for rates.
     """
     low, high = bca_bounds(value, drawn, left_out, confidence)
     low, high = min(max(low, bounds[0]), value), max(min(high, bounds[1]), value)
@@ -164,23 +182,24 @@ def interval(
 
 
 def percentile_interval(value: float, drawn: Floats, confidence: float) -> Interval:
-    """Bounds of a difference: the quantiles of its draws.
+    """Compute the confidence interval of a difference from the quantiles of its draws.
 
-    Not BCa: a difference of two models alike is symmetric, and what BCa estimates of its skewness is then noise. And
-    the bounds of a difference and of a ratio leave no difference out together.
+    BCa is not used here. The difference of two similar models is distributed symmetrically, so BCa's estimate of the
+    skewness would only add noise. And with plain quantiles, the intervals of a difference and of a ratio exclude "no
+    difference" together.
     """
     low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
     return Interval(value, min(float(low), value), max(float(high), value), confidence)
 
 
 def percentile_p_value(drawn: Floats) -> float:
-    """Two-sided: one less the confidence at which the percentile bounds of a difference just reach zero."""
+    """Two-sided p value: 1 minus the confidence level at which the percentile interval of a difference touches zero."""
     below = share_below(0.0, drawn)
     return float(np.clip(2 * min(below, 1 - below), 1 / (len(drawn) + 1), 1.0))
 
 
 def bca_bounds(value: float, drawn: Floats, left_out: Floats, confidence: float) -> tuple[float, float]:
-    """Give the quantiles of the draws that BCa calls for.
+    """Return the lower and the upper BCa bound.
 
     >>> drawn = np.random.default_rng(0).normal(size=100_000)
     >>> low, high = bca_bounds(0.0, drawn, np.array([-1.0, 0.0, 1.0]), 0.95)
@@ -192,14 +211,14 @@ def bca_bounds(value: float, drawn: Floats, left_out: Floats, confidence: float)
     shift, acceleration = bca_terms(value, drawn, left_out)
     tail = ndtri(np.array([1 - confidence, 1 + confidence]) / 2)
     slope = 1 - acceleration * (shift + tail)
-    # Far out, BCa's approximation turns back on itself: there the plain quantiles are better.
+    # For extreme quantiles BCa's formula is no longer monotone: plain quantiles are better there.
     shares = ndtr(shift + (shift + tail) / slope) if slope.min() > LEAST_SLOPE else ndtr(tail)
     low, high = np.quantile(drawn, shares)
     return float(low), float(high)
 
 
 def bca_terms(value: float, drawn: Floats, left_out: Floats) -> tuple[float, float]:
-    """Give how far the draws' median lies from the value, in standard deviations, and the acceleration."""
+    """Return the bias correction (how far the draws' median is from the value, in deviations) and the acceleration."""
     from scipy.special import ndtri
 
     deviations = left_out.mean() - left_out
@@ -209,6 +228,6 @@ def bca_terms(value: float, drawn: Floats, left_out: Floats) -> tuple[float, flo
 
 
 def share_below(value: float, drawn: Floats) -> float:
-    """Share of the draws below a value, equal ones half, never quite 0 or 1."""
+    """Return the share of the draws below a value, counting equal draws half; never exactly 0 or 1."""
     below = np.sum(drawn < value) + 0.5 * np.sum(drawn == value)
     return float(np.clip(below / len(drawn), 0.5 / len(drawn), 1 - 0.5 / len(drawn)))

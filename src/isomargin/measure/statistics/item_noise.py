@@ -1,8 +1,8 @@
-"""How much of a class's curve is noise of its few images, and OPIS without it.
+"""The noise in OPIS that comes from classes with few items, and OPIS without it.
 
-OPIS is a variance over classes of curves that are themselves estimates: the noise of a class of few images inflates
-it. Here the variance of each class's rates over other images of the same class is estimated without bias, by looking
-once at how its images differ; that of its utility follows by the delta method.
+OPIS is the variance over classes of curves that are themselves estimates, so the noise of classes with few items
+inflates it. This module estimates without bias how much the rates of each class would vary with other items of that
+class, from how much its items differ. The variance of the utility follows by the delta method.
 """
 
 import math
@@ -23,45 +23,46 @@ from isomargin.measure.settings import Settings
 if TYPE_CHECKING:
     from isomargin.measure.evaluation import Evaluation
 
-FEWEST = 4  # images that a class must have: two pairs without a common image
-MOST = 64  # images of a class that are looked at; their noise says what that of all of them is
-ALL_STRANGERS = 2048  # up to so many images, false accepts are counted against all of them
-STRANGERS = 1024  # beyond, against so many, in two halves
+FEWEST = 4  # items that a class must have, so that it has two pairs without a common item
+MOST = 64  # items used per class; the noise of all items follows from theirs
+ALL_OTHERS = 2048  # up to this many items, false accepts are counted against all of them
+SAMPLED_OTHERS = 1024  # with more items, against a sample of this size, in two halves
 LEAST_FAR, LARGEST_FAR, PER_DECADE = 1e-4, 0.3, 6
-NOISY = 0.5  # share of OPIS from which on the user should know that it is noise
-QUIET = 0.1  # share of noise that is small enough
-ROWS = 512  # images whose similarities to the strangers are held at once
+NOISY = 0.5  # if noise is a larger share of OPIS than this, the user is told
+QUIET = 0.1  # a share of noise that is small enough
+ROWS = 512  # items whose similarities to the others are held at a time
 
 
 @dataclass(frozen=True)
 class ItemNoise:
-    """Variance of each class's rates over other images of the same class, at some distances."""
+    """Variance that each class's rates would have over other items of the same class, at a few distances."""
 
     classes: NDArray[np.int64]
-    """(large,) classes of at least four images: fewer cannot tell noise from what the class is like."""
+    """(large,) index of the classes with at least four items; with fewer, the noise cannot be estimated."""
     distances: Floats
-    """(levels,) ascending."""
+    """(levels,) the distances, ascending."""
     sensitivity: NDArray[np.float32]
-    """(large, levels) variance of the share of accepted positive pairs."""
+    """(large, levels) variance of the sensitivity: the share of accepted positive pairs."""
     false_accepts: NDArray[np.float32]
-    """(large, levels) variance of the share of accepted negative pairs."""
+    """(large, levels) variance of the FAR: the share of accepted negative pairs."""
     covariance: NDArray[np.float32]
-    """(large, levels) of the two."""
+    """(large, levels) covariance of the two."""
 
     def of_utility(self, distances: Floats, evaluation: "Evaluation") -> Floats:
-        r"""(large, m) variance of the utility at other distances, interpolated; the ends' beyond the ends.
+        r"""(large, m) variance of the utility at the given distances, by interpolation; constant beyond the levels.
 
         .. math:: \mathrm{Var}\,U \approx (\partial_\psi U)^2 \mathrm{Var}\,\psi + (\partial_f U)^2 \mathrm{Var} f
             + 2\, \partial_\psi U\, \partial_f U\, \mathrm{Cov}(\psi, f)
 
         with sensitivity :math:`\psi` and false accept rate :math:`f`.
         """
-        counts, some = evaluation.counts, self.classes
-        positives, negatives = (each.totals[some, None].astype(float) for each in (counts.positives, counts.negatives))
-        sensitivity = share(counts.positives.within(self.distances)[some], positives)
-        far = share(counts.negatives.within(self.distances)[some], negatives)
+        counts, large = evaluation.counts, self.classes
+        positives = counts.positives.totals[large, None].astype(float)
+        negatives = counts.negatives.totals[large, None].astype(float)
+        sensitivity = share(counts.positives.within(self.distances)[large], positives)
+        far = share(counts.negatives.within(self.distances)[large], negatives)
         false_accepts = self.false_accepts.astype(np.float64)
-        if counts.negatives.appearances == 1:  # sampled pairs have noise of their own
+        if counts.negatives.appearances == 1:  # sampling the pairs adds noise
             false_accepts += share(far * (1 - far), negatives)
         by_sensitivity, by_far = slopes(sensitivity, far, share(positives, negatives), evaluation.settings)
         variance = by_sensitivity**2 * self.sensitivity + by_far**2 * false_accepts
@@ -73,7 +74,10 @@ class ItemNoise:
 
 
 def slopes(sensitivity: Floats, far: Floats, ratio: Floats, settings: Settings) -> tuple[Floats, Floats]:
-    """Give the derivatives of the utility by sensitivity and by FAR; ratio is that of positive to negative pairs."""
+    """Return the derivatives of the utility by sensitivity and by FAR.
+
+    ``ratio`` is the number of positive pairs divided by the number of negative pairs.
+    """
     weight = settings.c**2
     if settings.utility == "specificity_sensitivity":
         first, first_by_sensitivity, first_by_far = 1 - far, np.zeros(far.shape), np.full(far.shape, -1.0)
@@ -89,10 +93,10 @@ def slopes(sensitivity: Floats, far: Floats, ratio: Floats, settings: Settings) 
 
 
 def debiased_opis(evaluation: "Evaluation") -> float:
-    """OPIS of the classes of at least four images, less the mean variance of their curves over other images.
+    """Compute the OPIS of the classes with at least four items, minus the part that is noise.
 
-    Without bias but for the delta method's; it may come out below zero where there is little but noise. NaN where
-    fewer than two classes are large enough, or nothing is known about their images.
+    The only bias left is that of the delta method. The result may be below zero if OPIS is mostly noise. It is NaN if
+    fewer than two classes are large enough, or if the noise was not measured.
     """
     noise = evaluation.item_noise
     if noise is None or len(noise.classes) < 2:
@@ -106,7 +110,10 @@ def debiased_opis(evaluation: "Evaluation") -> float:
 
 
 def opis_noise(evaluation: "Evaluation") -> float:
-    """Give the part of OPIS that is the images' noise; the mean curve takes one of as many parts as classes away."""
+    """Compute the part of OPIS that is noise: the mean variance of the curves.
+
+    The factor 1 - 1 / classes is there because the mean curve, from which OPIS measures deviations, is noisy too.
+    """
     noise = evaluation.item_noise
     if noise is None or len(noise.classes) < 2:
         return float("nan")
@@ -115,74 +122,74 @@ def opis_noise(evaluation: "Evaluation") -> float:
 
 
 def notes_on_noise(evaluation: "Evaluation") -> tuple[str, ...]:
-    """Say so where classes have too few images for OPIS to mean much, with the number that would do."""
+    """Return a note if classes have too few items for a meaningful OPIS, with the number that would be enough."""
     noise, classes = evaluation.item_noise, len(evaluation.curves.classes)
     known = 0 if noise is None else len(noise.classes)
     if noise is None or known < 2 or 2 * known < classes:
         return (
-            f"{known:,} of the {classes:,} classes that OPIS is about have {FEWEST} images or more: how much of it is "
-            f"noise of so few images cannot be told; measure more images a class",
+            f"only {known:,} of {classes:,} classes have at least {FEWEST} items, too few to estimate how much of OPIS "
+            "is noise: evaluate more items per class",
         )
     part, left = evaluation.opis_noise, evaluation.debiased_opis
     if part <= NOISY * (part + left):
         return ()
-    images = float(np.median(evaluation.sizes[noise.classes]))
-    few = f"because classes have few images (half of them at most {images:g})"
+    median = float(np.median(evaluation.sizes[noise.classes]))
+    few = f"because classes have few items (half of them have at most {median:g})"
     if left <= 0:
-        return (f"all of OPIS may be noise, {few}: measure several times as many images a class",)
-    enough = math.ceil(images * part / (QUIET * left))
+        return (f"all of OPIS may be noise, {few}: evaluate several times as many items per class",)
+    enough = math.ceil(median * part / (QUIET * left))
     return (
-        f"about {part / (part + left):.0%} of OPIS is noise, {few}: quote OPIS without the images' noise, {left:.3g}, "
-        f"or measure some {enough:,} images a class",
+        f"about {part / (part + left):.0%} of OPIS is noise, {few}: report OPIS without item noise ({left:.3g}), or "
+        f"evaluate about {enough:,} items per class",
     )
 
 
-# ----- looking at the images
+# ----- measuring the noise
 
 
 def measure_item_noise(
     data: ClassSortedVectors, negatives: ClassDistances, threads: int | None = None
 ) -> ItemNoise | None:
-    """Estimate the noise of the classes' rates; None where fewer than two classes have four images."""
+    """Estimate the noise of the classes' rates; None if fewer than two classes have at least four items."""
     classes = np.flatnonzero(data.sizes >= FEWEST)
     if len(classes) < 2:
         return None
     distances = choose_levels(negatives)
     taken = np.minimum(data.sizes[classes], MOST)
-    lots = draw_lots(data.vectors)
+    hashes = hash_rows(data.vectors)
     rows = np.concatenate([
-        data.starts[each] + first_by_lot(lots[data.starts[each] : data.ends[each]], int(number))
-        for each, number in zip(classes, taken, strict=True)
+        data.starts[i] + first_by_hash(hashes[data.starts[i] : data.ends[i]], int(number))
+        for i, number in zip(classes, taken, strict=True)
     ])  # fmt: skip
-    everyone = np.arange(len(data.class_of))
-    if len(everyone) <= ALL_STRANGERS:
-        halves = [everyone, everyone]  # nothing is sampled, so there is no noise of sampling to keep out
+    everything = np.arange(len(data.class_of))
+    if len(everything) <= ALL_OTHERS:
+        halves = [everything, everything]  # nothing is sampled, so there is no sampling noise to cancel
     else:
-        sampled = first_by_lot(lots, STRANGERS)
+        sampled = first_by_hash(hashes, SAMPLED_OTHERS)
         halves = [sampled[::2], sampled[1::2]]
-    friends, false_accepts = count_levels(data, rows, taken, halves, distances, threads)
-    estimates = estimate(friends, false_accepts, taken, data.sizes[classes])
-    return ItemNoise(classes, distances, *(each.astype(np.float32) for each in estimates))
+    accepted_positives, false_accepts = count_levels(data, rows, taken, halves, distances, threads)
+    estimates = estimate(accepted_positives, false_accepts, taken, data.sizes[classes])
+    return ItemNoise(classes, distances, *(values.astype(np.float32) for values in estimates))
 
 
-def draw_lots(vectors: NDArray[Any]) -> NDArray[np.uint64]:
-    """(n,) a number for each row that looks random, but depends on nothing but the row: not on where it stands."""
+def hash_rows(vectors: NDArray[Any]) -> NDArray[np.uint64]:
+    """(n,) a hash of each row, so that a sample of rows does not depend on their order."""
     bits = vectors.view(np.uint32 if vectors.dtype == np.float32 else np.uint64)
     factors = np.random.default_rng(0).integers(0, 2**63, bits.shape[1], np.uint64) | np.uint64(1)
-    lots = np.empty(len(bits), np.uint64)
+    hashes = np.empty(len(bits), np.uint64)
     for first in range(0, len(bits), ROWS):
         part = bits[first : first + ROWS].astype(np.uint64)
-        lots[first : first + ROWS] = (part * factors).sum(axis=1, dtype=np.uint64) >> np.uint64(16)
-    return lots
+        hashes[first : first + ROWS] = (part * factors).sum(axis=1, dtype=np.uint64) >> np.uint64(16)
+    return hashes
 
 
-def first_by_lot(lots: NDArray[np.uint64], number: int) -> NDArray[np.int64]:
-    """(number,) the rows of the smallest lots, in their order; all rows, as they stand, where there are no more."""
-    return np.arange(len(lots)) if number == len(lots) else np.argsort(lots, kind="stable")[:number]
+def first_by_hash(hashes: NDArray[np.uint64], number: int) -> NDArray[np.int64]:
+    """(number,) the rows with the smallest hashes, in that order; if all rows are wanted, in their own order."""
+    return np.arange(len(hashes)) if number == len(hashes) else np.argsort(hashes, kind="stable")[:number]
 
 
 def choose_levels(negatives: ClassDistances) -> Floats:
-    """(levels,) distances at even steps of the logarithm of the pooled FAR, from 1e-4 to 0.3, and four nearer ones."""
+    """(levels,) distances at which the pooled FAR rises in even logarithmic steps from 1e-4 to 0.3, and below."""
     steps = round(PER_DECADE * np.log10(LARGEST_FAR / LEAST_FAR))
     rates = np.geomspace(LEAST_FAR, LARGEST_FAR, steps + 1)
     distances = [negatives.pooled_distance_at(int(rate * negatives.pooled_total)) for rate in rates]
@@ -197,18 +204,22 @@ def count_levels(
     distances: Floats,
     threads: int | None = None,
 ) -> tuple[Floats, Floats]:
-    """(rows, levels) each image's accepted friends; (2, rows, levels) its FAR against either half of the strangers."""
+    """Count accepted pairs of each item at each distance.
+
+    Returns:
+        (rows, levels) accepted positives of each item; (2, rows, levels) FAR of each item against each of the halves.
+    """
     from isomargin.measure.pairs.kernels import count_levels as count
 
     nearest_first = (1 - distances**2 / 2).astype(data.vectors.dtype)
-    friends = np.zeros((len(rows), len(distances)), np.int64)
+    accepted_positives = np.zeros((len(rows), len(distances)), np.int64)
     first = 0
     for number in taken:
         vectors = data.vectors[rows[first : first + number]]
         itself = np.arange(number)
-        count(vectors @ vectors.T, nearest_first, itself, itself, friends[first : first + number])
+        count(vectors @ vectors.T, nearest_first, itself, itself, accepted_positives[first : first + number])
         first += number
-    accepted = np.zeros((2, len(rows), len(distances)), np.int64)
+    accepted_negatives = np.zeros((2, len(rows), len(distances)), np.int64)
     compared = np.zeros((2, len(rows), 1))
     class_of = data.class_of
     for half, others in enumerate(halves):
@@ -216,33 +227,37 @@ def count_levels(
         per_class = np.bincount(class_of[others], minlength=len(data.sizes))
         compared[half, :, 0] = len(others) - per_class[class_of[rows]]
 
-        def count_part(begin: int, vectors: Any = vectors, others: Any = others, found: Any = accepted[half]) -> None:
+        found = accepted_negatives[half]
+
+        def count_part(begin: int, vectors: Any = vectors, others: Any = others, found: Any = found) -> None:
             part = slice(begin, begin + ROWS)
             product = data.vectors[rows[part]] @ vectors
             count(product, nearest_first, class_of[rows[part]], class_of[others], found[part])
 
-        # As in the pass over all pairs: a thread takes its own product and counts it while it is in the cache.
+        # As in the pass over all pairs, each thread computes a product and counts it while it is in the cache.
         with threadpool_limits(1), ThreadPoolExecutor(threads or available_cores()) as pool:
             list(pool.map(count_part, range(0, len(rows), ROWS)))
-    return friends.astype(np.float64), share(accepted.astype(np.float64), np.broadcast_to(compared, accepted.shape))
+    rates = share(accepted_negatives.astype(np.float64), np.broadcast_to(compared, accepted_negatives.shape))
+    return accepted_positives.astype(np.float64), rates
 
 
 def estimate(
-    friends: Floats,  # (rows, levels) accepted friends of each image
-    false_accepts: Floats,  # (2, rows, levels) its FAR, twice
-    taken: NDArray[np.int64],  # (large,) rows of each class
-    sizes: NDArray[np.int64],  # (large,) images of each class
+    accepted_positives: Floats,  # (rows, levels) accepted positives of each item
+    false_accepts: Floats,  # (2, rows, levels) FAR of each item against each half of the others
+    taken: NDArray[np.int64],  # (large,) number of rows of each class
+    sizes: NDArray[np.int64],  # (large,) number of items in each class
 ) -> tuple[Floats, Floats, Floats]:
-    r"""(large, levels) variance of sensitivity, variance of FAR, and their covariance, each without bias.
+    r"""(large, levels) unbiased estimates of the variance of sensitivity, the variance of FAR, and their covariance.
 
-    With h = 1 for an accepted pair of friends, sensitivity is the mean of h over pairs, a U-statistic of n images:
+    With h = 1 for an accepted positive pair and 0 otherwise, sensitivity is the mean of h over the pairs of n items, a
+    U-statistic:
 
     .. math:: \mathrm{Var}\,\psi = \frac{4 (n - 2) \zeta_1 + 2 \zeta_2}{n (n - 1)}, \quad
         \zeta_1 = E[h_{ab} h_{ac}] - \theta^2, \quad \zeta_2 = E[h_{ab}] - \theta^2
 
-    where θ² is estimated from two pairs without a common image. FAR is the mean of the images' own rates f, whose
-    variance is estimated by the covariance of two halves of the strangers, so that the halves' noise is not counted;
-    where all strangers were looked at, both halves are all of them.
+    where θ² is estimated from two pairs without a common item. FAR is the mean of the items' own rates f. Their
+    variance is estimated by the covariance of the rates against two halves of a sample of other items, which leaves
+    out the noise of that sample. If all other items were used, both halves are all of them.
     """
     starts = np.cumsum(taken) - taken
 
@@ -250,19 +265,19 @@ def estimate(
         return np.asarray(np.add.reduceat(values, starts, axis=0))
 
     m, n = taken[:, None].astype(np.float64), sizes[:, None].astype(np.float64)
-    pairs = total(friends)  # each counted at both ends
-    sharing = total(friends * (friends - 1))
+    pairs = total(accepted_positives)  # each pair counted for both of its items
+    sharing = total(accepted_positives * (accepted_positives - 1))
     squared = (pairs**2 - 2 * pairs - 4 * sharing) / (m * (m - 1) * (m - 2) * (m - 3))
     theta = pairs / (m * (m - 1))
-    common_image = sharing / (m * (m - 1) * (m - 2)) - squared
-    variance = (4 * (n - 2) * common_image + 2 * (theta - squared)) / (n * (n - 1))
+    common_item = sharing / (m * (m - 1) * (m - 2)) - squared
+    variance = (4 * (n - 2) * common_item + 2 * (theta - squared)) / (n * (n - 1))
 
-    halves = [total(each) for each in false_accepts]
+    halves = [total(half) for half in false_accepts]
     products = total(false_accepts[0] * false_accepts[1])
     far_variance = (products - halves[0] * halves[1] / m) / (m - 1) / n
 
     rates = false_accepts.mean(axis=0)
-    together, sums = total(friends * rates), total(rates)
+    together, sums = total(accepted_positives * rates), total(rates)
     apart = (pairs * sums - 2 * together) / (m * (m - 1) * (m - 2))
     covariance = 2 / n * (together / (m * (m - 1)) - apart)
     return variance, far_variance, covariance

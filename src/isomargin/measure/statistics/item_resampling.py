@@ -1,7 +1,7 @@
-"""Intervals of the same classes had other images of them been taken: the images are drawn anew within each class.
+"""Confidence intervals for other items of the same classes: items are resampled within each class.
 
-Where ``uncertainty.py`` asks about other classes and works from counts alone, this asks about other images of these
-classes and so looks at every pair once more, to know which image it belongs to.
+``intervals.py`` covers other classes and works from the stored counts. This module covers other items of the same
+classes, so it has to visit every pair again to know which items it belongs to.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -21,8 +21,8 @@ from isomargin.measure.statistics.intervals import Interval, check_draws, score_
 if TYPE_CHECKING:
     from isomargin.measure.evaluation import Evaluation
 
-TILE = 1024  # images whose similarities to as many others are held at once
-AT_ONCE = 1 << 24  # numbers of the drawn curves that are held
+TILE = 1024  # items whose similarities to as many others are held at a time
+AT_ONCE = 1 << 24  # values of the drawn curves that are held at a time
 
 
 def item_intervals(
@@ -33,13 +33,25 @@ def item_intervals(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> dict[str, Interval]:
-    """Intervals of the scores had other images of the same classes been taken, by bootstrap within each class.
+    """Compute confidence intervals for the scores by bootstrap over the items of each class.
 
-    By name: ``opis``, ``debiased_opis`` (where known), ``epsilon_opis``, ``mean_utility``, ``far`` and ``frr`` at the
-    pooled threshold for the target FAR, ``recall@k``. The classes stay, and so does the calibration range. Both ends of
-    a pair are drawn: to first order the deviation of a class's sensitivity, and of the pooled FAR, is twice that of
-    the images' own rates. (Both images of a class of two have the same rate, so such a class seems certain.) Drawing
-    noisy images anew adds their noise once more to OPIS; the bounds are moved back by what it adds in the mean.
+    The intervals say how much the scores would vary with other items of the same classes; the classes and the
+    calibration range stay the same. Both items of a pair are resampled, so to first order the deviation of a class's
+    sensitivity, and of the pooled FAR, is twice that of the items' own rates. (Both items of a class of two have the
+    same rate, so such a class appears to have no uncertainty.) Resampling noisy items adds their noise to OPIS a second
+    time; the bounds are shifted back by its mean.
+
+    Args:
+        evaluation: the evaluation whose scores get intervals.
+        embeddings: the embeddings that were evaluated.
+        labels: their labels.
+        draws: number of bootstrap draws, at least 100.
+        confidence: confidence level of the intervals.
+        seed: seed of the random draws.
+
+    Returns:
+        Intervals by name: ``opis``, ``debiased_opis`` (if known), ``epsilon_opis``, ``mean_utility``, ``far`` and
+        ``frr`` at the pooled threshold for the target FAR, and ``recall@k`` for each k.
 
     >>> import isomargin as im
     >>> generator = np.random.default_rng(0)
@@ -52,7 +64,7 @@ def item_intervals(
     check_draws(draws, confidence)
     data = sort_by_class(embeddings, labels)
     if not np.array_equal(data.names, evaluation.names) or not np.array_equal(data.sizes, evaluation.sizes):
-        raise InputError("the embeddings are not those that were evaluated: their classes or sizes differ")
+        raise InputError("the embeddings are not those that were evaluated: the classes or their sizes differ")
     values = score_values(evaluation)
     drawn = draw_scores(evaluation, data, draws, np.random.default_rng(seed))
     if "debiased_opis" in values:
@@ -69,9 +81,9 @@ def item_intervals(
 def draw_scores(
     evaluation: "Evaluation", data: ClassSortedVectors, draws: int, generator: np.random.Generator
 ) -> dict[str, Floats]:
-    """(draws,) by name: the scores of images drawn anew within their classes."""
+    """(draws,) by name: the scores with items resampled within their classes."""
     levels = np.append(evaluation.curves.distances, evaluation.target.distance)
-    friends, strangers = item_rates(data, levels)
+    item_sensitivity, item_far = item_rates(data, levels)
     step = max(1, AT_ONCE // (len(data.sizes) * len(levels)))
     parts = []
     for first in range(0, draws, step):
@@ -80,35 +92,35 @@ def draw_scores(
         sensitivity, far = np.empty(shape, np.float32), np.empty(shape, np.float32)
         for i, (start, end) in enumerate(zip(data.starts, data.ends, strict=True)):
             weights = draw_items(generator, number, int(end - start))
-            mean = friends[start:end].mean(axis=0)
-            sensitivity[:, i] = np.clip(mean + 2 * (weights @ friends[start:end] - mean), 0.0, 1.0)
-            far[:, i] = weights @ strangers[start:end]
+            mean = item_sensitivity[start:end].mean(axis=0)
+            sensitivity[:, i] = np.clip(mean + 2 * (weights @ item_sensitivity[start:end] - mean), 0.0, 1.0)
+            far[:, i] = weights @ item_far[start:end]
         parts.append(scores_of(evaluation, sensitivity, far) | recall(evaluation, number, generator))
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def draw_items(generator: np.random.Generator, draws: int, images: int) -> NDArray[np.float32]:
-    """(draws, images) share of each image among as many drawn with replacement."""
-    chosen = generator.integers(0, images, (draws, images)) + images * np.arange(draws)[:, None]
-    counts = np.bincount(chosen.ravel(), minlength=draws * images).reshape(draws, images)
-    return (counts / images).astype(np.float32)
+def draw_items(generator: np.random.Generator, draws: int, items: int) -> NDArray[np.float32]:
+    """(draws, items) share of each item in a sample of the same size, drawn with replacement."""
+    chosen = generator.integers(0, items, (draws, items)) + items * np.arange(draws)[:, None]
+    counts = np.bincount(chosen.ravel(), minlength=draws * items).reshape(draws, items)
+    return (counts / items).astype(np.float32)
 
 
 def scores_of(
     evaluation: "Evaluation", sensitivity: NDArray[np.float32], far: NDArray[np.float32]
 ) -> dict[str, Floats]:
-    """(draws,) scores from (draws, classes, grid + 1) rates, the last ones at the target's threshold."""
-    settings, some, counts = evaluation.settings, evaluation.curves.classes, evaluation.counts
+    """(draws,) scores from (draws, classes, grid + 1) rates, of which the last are those at the target threshold."""
+    settings, with_curve, counts = evaluation.settings, evaluation.curves.classes, evaluation.counts
     negatives, positives = counts.negatives.totals, counts.positives.totals
     drawn = (far[:, :, -1] @ negatives) / negatives.sum()
-    whole = evaluation.target.far
+    measured = evaluation.target.far
     scores = {
-        "far": np.clip(whole + 2 * (drawn - whole), 0.0, 1.0),  # both ends of a pair are drawn
+        "far": np.clip(measured + 2 * (drawn - measured), 0.0, 1.0),  # both items of a pair are resampled
         "frr": 1 - (sensitivity[:, :, -1] @ positives) / positives.sum(),
     }
-    second, accepted = sensitivity[:, some, :-1].astype(float), far[:, some, :-1].astype(float)
-    totals = negatives[some, None]
-    first = first_rate(settings.utility, second * positives[some, None], accepted * totals, totals)
+    second, accepted = sensitivity[:, with_curve, :-1].astype(float), far[:, with_curve, :-1].astype(float)
+    totals = negatives[with_curve, None]
+    first = first_rate(settings.utility, second * positives[with_curve, None], accepted * totals, totals)
     curves = utility(first, second, settings.c)
     middle = curves.mean(axis=1, keepdims=True)
     if settings.mean_curve == "pooled":
@@ -119,8 +131,8 @@ def scores_of(
     factor = epsilon_factor(settings.epsilon_form, settings.c)
     for i, means in enumerate(curves.mean(axis=2)):
         worst, best = (
-            utility(first[i, each].mean(axis=0), second[i, each].mean(axis=0), settings.c)
-            for each in epsilon_groups(means, settings.epsilon)
+            utility(first[i, group].mean(axis=0), second[i, group].mean(axis=0), settings.c)
+            for group in epsilon_groups(means, settings.epsilon)
         )
         groups[i] = np.square(factor * (worst - best)).mean()
     scores["epsilon_opis"] = groups
@@ -128,31 +140,31 @@ def scores_of(
 
 
 def recall(evaluation: "Evaluation", draws: int, generator: np.random.Generator) -> dict[str, Floats]:
-    """(draws,) recall@k: so many of a class's images hit, so drawing them anew gives a binomial number of hits."""
+    """(draws,) recall@k: resampling the items of a class makes the number of its hits binomial."""
     ranks = evaluation.ranks
-    some = ranks.queries > 0
-    queries = ranks.queries[some]
+    has_queries = ranks.queries > 0
+    queries = ranks.queries[has_queries]
     return {
-        f"recall@{k}": generator.binomial(queries, hits[some] / queries, (draws, len(queries))).sum(axis=1)
+        f"recall@{k}": generator.binomial(queries, hits[has_queries] / queries, (draws, len(queries))).sum(axis=1)
         / queries.sum()
         for k, hits in zip(ranks.k, ranks.hits.T, strict=True)
     }
 
 
 def item_rates(data: ClassSortedVectors, distances: Floats) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """(n, levels) the share of each image's friends, and of its strangers, at most so far from it."""
+    """(n, levels) sensitivity and (n, levels) FAR of each item: the shares of its positives and negatives accepted."""
     from isomargin.measure.pairs.kernels import count_levels
 
     order = np.argsort(distances, kind="stable")
     nearest_first = (1 - distances[order] ** 2 / 2).astype(data.vectors.dtype)
     n, vectors, class_of = len(data.class_of), data.vectors, data.class_of
-    friends, strangers = (np.zeros((n, len(distances)), np.int64) for _ in range(2))
+    positives, negatives = (np.zeros((n, len(distances)), np.int64) for _ in range(2))
     for start, end in zip(data.starts, data.ends, strict=True):
         itself = np.arange(start, end)
         for first in range(start, end, TILE):
             rows = slice(first, min(first + TILE, end))
             count_levels(vectors[rows] @ vectors[start:end].T, nearest_first, itself[rows.start - start :], itself,
-                         friends[rows])  # fmt: skip
+                         positives[rows])  # fmt: skip
     part = np.empty((TILE, len(distances)), np.int64)
     for top in range(0, n, TILE):
         rows = slice(top, min(top + TILE, n))
@@ -161,10 +173,10 @@ def item_rates(data: ClassSortedVectors, distances: Floats) -> tuple[NDArray[np.
             counts = part[: rows.stop - rows.start]
             counts[:] = 0
             count_levels(vectors[rows] @ vectors[columns].T, nearest_first, class_of[rows], class_of[columns], counts)
-            strangers[rows] += counts
+            negatives[rows] += counts
     sizes = data.sizes[class_of][:, None]
     back = np.argsort(order)
     return (
-        share(friends.astype(float), sizes - 1)[:, back].astype(np.float32),
-        share(strangers.astype(float), n - sizes)[:, back].astype(np.float32),
+        share(positives.astype(float), sizes - 1)[:, back].astype(np.float32),
+        share(negatives.astype(float), n - sizes)[:, back].astype(np.float32),
     )

@@ -1,7 +1,8 @@
-"""Scores of the same classes drawn anew: what bootstrap, jackknife and comparisons of models are made of.
+"""Scores of resampled classes, for the bootstrap, the jackknife and comparisons of models.
 
-A draw is a weight for each class, how often it was drawn. All scores of many draws come from the classes' stored
-counts by products of matrices; no pair is looked at again. What is made of the draws is in ``uncertainty.py``.
+A draw gives each class a weight: how often it was drawn. The scores of many draws are computed from the stored counts
+of the classes by matrix products, without visiting the pairs again. ``intervals.py`` and ``comparison.py`` turn the
+draws into confidence intervals.
 """
 
 from collections.abc import Iterator
@@ -23,31 +24,30 @@ if TYPE_CHECKING:
 Weights = NDArray[Any]  # (draws, classes) how often each class was drawn
 
 FINE = 256  # distances between which the draws' curves are interpolated
-MARGIN = 4.0  # a draw's calibration range is looked for up to this factor beyond the rates asked for
-GROUPS = 200  # classes are left out in so many groups at most
-AT_ONCE = 1 << 23  # weights that are held in floating point
+MARGIN = 4.0  # a draw's calibration range is searched for up to this factor beyond the requested rates
+GROUPS = 200  # the largest number of groups in which classes are left out
+AT_ONCE = 1 << 23  # weights that are held in floating point at a time
 
 
-def draw_weights(with_friends: NDArray[np.bool_], draws: int, seed: int) -> Weights:
-    """(draws, classes) how often each class is drawn, when as many as there are are drawn with replacement.
+def draw_weights(has_positives: NDArray[np.bool_], draws: int, seed: int) -> Weights:
+    """(draws, classes) how often each class is drawn when the classes are resampled with replacement.
 
-    with_friends (classes,) says which classes have a positive pair. A draw in which none has says nothing and is drawn
-    again.
+    ``has_positives`` (classes,) says which classes have a positive pair. A draw without any such class is repeated.
 
     >>> draw_weights(np.array([True, True, False, False]), 3, seed=0).sum(axis=1).tolist()
     [4, 4, 4]
     """
-    generator, classes = np.random.default_rng(seed), len(with_friends)
+    generator, classes = np.random.default_rng(seed), len(has_positives)
     weights = np.empty((draws, classes), np.uint16)
     for row in weights:
         row[:] = 0
-        while not row[with_friends].any():
+        while not row[has_positives].any():
             row[:] = np.bincount(generator.integers(0, classes, classes), minlength=classes)
     return weights
 
 
 def leave_out_weights(classes: int) -> Weights:
-    """(groups, classes) all classes but one, or but one of 200 random groups where there are more.
+    """(groups, classes) weights that leave out one class each, or one of 200 random groups if there are more classes.
 
     >>> leave_out_weights(3).tolist()
     [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
@@ -60,7 +60,7 @@ def leave_out_weights(classes: int) -> Weights:
 
 
 def in_parts(weights: Weights) -> Iterator[Floats]:
-    """Give the weights in floating point, as many draws as are held at once."""
+    """Yield the weights in floating point, in parts small enough for memory."""
     step = max(1, AT_ONCE // weights.shape[1])
     for first in range(0, len(weights), step):
         yield weights[first : first + step].astype(np.float64)
@@ -68,19 +68,19 @@ def in_parts(weights: Weights) -> Iterator[Floats]:
 
 @dataclass(frozen=True)
 class Resampler:
-    """Computes an evaluation's scores for classes drawn anew.
+    """Computes the scores of an evaluation for resampled classes.
 
-    The pooled FAR is a mean over pairs of classes, both of which are drawn: where a draw's mean class FAR differs by δ
-    from that of the set, its pooled FAR differs by 2δ (the first-order term of a U-statistic of degree two). Without
-    the 2, intervals of FAR would be half as wide as they should be. That each class's own FAR moves by δ too is left
-    out: it is the same for all classes and so hardly touches a variance over them.
+    The pooled FAR is a mean over pairs of classes, both of which are resampled. If the mean class FAR of a draw differs
+    by δ from that of all classes, its pooled FAR differs by 2δ (the first-order term of a U-statistic of degree two).
+    Without the factor 2, intervals of FAR would be half as wide as they should be. The FAR of each class also shifts by
+    δ; this is neglected, because a shift common to all classes hardly changes a variance over them.
     """
 
     evaluation: "Evaluation"
 
     @cached_property
     def distances(self) -> Floats:
-        """(fine,) even steps over the calibration range, and as far beyond as a draw's range may reach."""
+        """(fine,) evenly spaced distances over the calibration range, extended as far as a draw's range may reach."""
         settings, curves = self.evaluation.settings, self.evaluation.curves
         low, high = self.evaluation.calibration_range
         if settings.distances is None:
@@ -98,45 +98,45 @@ class Resampler:
 
     @cached_property
     def positives(self) -> Floats:
-        """(classes, fine) positive pairs within each distance."""
+        """(classes, fine) number of positive pairs within each distance."""
         return self.evaluation.counts.positives.within(self.distances)
 
     @cached_property
     def negatives(self) -> Floats:
-        """(classes, fine) negative pairs within each distance."""
+        """(classes, fine) number of negative pairs within each distance."""
         return self.evaluation.counts.negatives.within(self.distances)
 
     @cached_property
     def rates(self) -> tuple[Floats, Floats]:
-        """(curves, fine) the two rates of the utility, of the classes that have a curve."""
-        some, counts = self.evaluation.curves.classes, self.evaluation.counts
-        sensitivity = self.positives[some] / counts.positives.totals[some, None]
-        totals = counts.negatives.totals[some, None]
-        kind = self.evaluation.settings.utility
-        return first_rate(kind, self.positives[some], self.negatives[some], totals), sensitivity
+        """(curves, fine) the two rates that the utility combines, of the classes that have a curve."""
+        with_curve, counts = self.evaluation.curves.classes, self.evaluation.counts
+        positives, negatives = self.positives[with_curve], self.negatives[with_curve]
+        sensitivity = positives / counts.positives.totals[with_curve, None]
+        totals = counts.negatives.totals[with_curve, None]
+        return first_rate(self.evaluation.settings.utility, positives, negatives, totals), sensitivity
 
     @cached_property
     def utility(self) -> Floats:
-        """(curves, fine) the classes' utility."""
+        """(curves, fine) utility of the classes that have a curve."""
         return utility(*self.rates, self.evaluation.settings.c)
 
     def scores(self, weights: Weights) -> dict[str, Floats]:
-        """(draws,) by name: every score of each draw of the classes."""
-        parts = [self.consistency(some) | self.verification(some) | self.retrieval(some) for some in in_parts(weights)]
+        """(draws,) by name: every score in each draw."""
+        parts = [self.consistency(part) | self.verification(part) | self.retrieval(part) for part in in_parts(weights)]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     # ----- threshold consistency
 
     def consistency(self, weights: Floats) -> dict[str, Floats]:
-        """(draws,) OPIS, epsilon-OPIS, and what belongs to them."""
-        some = self.evaluation.curves.classes
+        """(draws,) by name: OPIS and the scores related to it."""
+        with_curve = self.evaluation.curves.classes
         far, frr = self.pooled_far(self.negatives, weights), self.pooled_frr(self.positives, weights)
         grid = Grid(self.distances, *self.ranges(far, frr), self.evaluation.settings.grid)
-        drawn = share(weights[:, some], weights[:, some].sum(axis=1, keepdims=True))  # (draws, curves)
-        middle = self.utility.mean(axis=0)  # deviations from it are small, and so is what interpolating them costs
+        drawn = share(weights[:, with_curve], weights[:, with_curve].sum(axis=1, keepdims=True))  # (draws, curves)
+        middle = self.utility.mean(axis=0)  # deviations from it are small, and so is their interpolation error
         deviations = self.utility - middle
         mean, square = grid.at(drawn @ deviations), grid.at(drawn @ np.square(deviations))  # (draws, grid)
-        whole = mean + grid.at(middle[None])  # the draw's mean curve
+        mean_curve = mean + grid.at(middle[None])
         pooled_curve = None
         if self.evaluation.settings.mean_curve == "classes":
             opis = (square - np.square(mean)).mean(axis=1)
@@ -144,11 +144,11 @@ class Resampler:
             pooled_curve = self.pooled_utility(far, frr)
             pooled = grid.at(pooled_curve - middle)
             opis = (square - 2 * pooled * mean + np.square(pooled)).mean(axis=1)
-            whole = pooled + grid.at(middle[None])
+            mean_curve = pooled + grid.at(middle[None])
         scores = {
             "opis": opis,
             "epsilon_opis": self.epsilon_opis(drawn, grid),
-            "relative_opis": share(opis, np.square(1 - whole).mean(axis=1)),
+            "relative_opis": share(opis, np.square(1 - mean_curve).mean(axis=1)),
             "mean_utility": (mean + grid.at(middle[None])).mean(axis=1),
         }
         if self.evaluation.item_noise is not None:
@@ -156,9 +156,9 @@ class Resampler:
         return scores
 
     def debiased_opis(self, weights: Floats, grid: "Grid", pooled_curve: Floats | None) -> Floats:
-        """(draws,) OPIS without the noise of small classes, over the classes large enough to tell.
+        """(draws,) OPIS without item noise, over the classes large enough to estimate it.
 
-        Deviations are from the draw's (draws, fine) pooled curve where it is given, else from its classes' mean.
+        Deviations are measured from the (draws, fine) pooled curve if it is given, else from the mean of the classes.
         """
         item_noise = self.evaluation.item_noise
         assert item_noise is not None
@@ -167,15 +167,15 @@ class Resampler:
         number = np.maximum(drawn.sum(axis=1, keepdims=True), 1)
         middle = self.utility[large].mean(axis=0)
         deviations = self.utility[large] - middle
-        mean, square = (grid.at((drawn / number) @ each) for each in (deviations, np.square(deviations)))
+        mean, square = (grid.at((drawn / number) @ values) for values in (deviations, np.square(deviations)))
         noise = grid.at((drawn / number) @ item_noise.of_utility(self.distances, self.evaluation))
-        repeated = np.square(drawn / number).sum(axis=1, keepdims=True)  # the noise's part in the draw's mean curve
+        repeated = np.square(drawn / number).sum(axis=1, keepdims=True)  # share of the noise in the draw's mean curve
         middle_of_draw = mean if pooled_curve is None else grid.at(pooled_curve - middle)
         variance = square - 2 * middle_of_draw * mean + np.square(middle_of_draw)
         return np.asarray((variance - noise * (1 - repeated)).mean(axis=1))
 
     def epsilon_opis(self, drawn: Floats, grid: "Grid") -> Floats:
-        """(draws,) epsilon-OPIS; classes are ranked by their mean utility over the whole set's range."""
+        """(draws,) epsilon-OPIS; classes are ranked by their mean utility over the original calibration range."""
         settings = self.evaluation.settings
         ranked = np.argsort(self.evaluation.curves.class_mean_utility, kind="stable")
         share_of_group = group_size(settings.epsilon, len(ranked)) / len(ranked)
@@ -183,19 +183,19 @@ class Resampler:
         for order in (ranked, ranked[::-1]):
             sorted_shares = drawn[:, order]
             before = np.cumsum(sorted_shares, axis=1) - sorted_shares
-            taken = np.clip(share_of_group - before, 0.0, sorted_shares)  # the last class may be taken in part
+            taken = np.clip(share_of_group - before, 0.0, sorted_shares)  # of the last class only a part may be taken
             used = np.flatnonzero(taken.any(axis=0))
-            first, second = (grid.at(taken[:, used] @ each[order[used]]) / share_of_group for each in self.rates)
+            first, second = (grid.at(taken[:, used] @ rate[order[used]]) / share_of_group for rate in self.rates)
             groups.append(utility(first, second, settings.c))
         factor = epsilon_factor(settings.epsilon_form, settings.c)
         return np.asarray(np.square(factor * (groups[0] - groups[1])).mean(axis=1))
 
     def ranges(self, far: Floats, frr: Floats) -> tuple[Floats, Floats]:
-        """(draws,) where each draw's calibration range starts and ends, from its (draws, fine) rates."""
+        """(draws,) start and (draws,) end of each draw's calibration range, from its (draws, fine) rates."""
         if self.evaluation.settings.distances is not None:
             ends = self.evaluation.settings.distances
             return np.full(len(far), ends[0]), np.full(len(far), ends[1])
-        # The set's own rates at the ends of its range: equal distances may have carried them past the rates asked for.
+        # Use the measured rates at the ends of the range: equal distances may have pushed them past the requested ones.
         curves, rising = self.evaluation.curves, np.maximum.accumulate(far, axis=1)
         high = crossings(rising, float(curves.pooled_far[-1]), self.distances)
         if self.evaluation.settings.frr is None:
@@ -208,13 +208,13 @@ class Resampler:
 
     @cached_property
     def around_eer(self) -> tuple[Floats, Floats]:
-        """(classes, fine) negative and positive pairs within distances around that of the equal error rate."""
-        negatives, here = self.evaluation.counts.negatives, self.evaluation.eer_distance
+        """(classes, fine) number of negative and of positive pairs within distances around the equal error rate."""
+        negatives, eer_distance = self.evaluation.counts.negatives, self.evaluation.eer_distance
         low, high = (
             negatives.pooled_distance_at(int(min(self.evaluation.eer * factor, 1.0) * negatives.pooled_total))
             for factor in (1 / MARGIN, MARGIN)
         )
-        distances = np.linspace(min(low, here), max(high, here), FINE)
+        distances = np.linspace(min(low, eer_distance), max(high, eer_distance), FINE)
         return negatives.within(distances), self.evaluation.counts.positives.within(distances)
 
     def verification(self, weights: Floats) -> dict[str, Floats]:
@@ -225,21 +225,21 @@ class Resampler:
         place = crossings(far - frr, 0.0, np.arange(FINE, dtype=np.float64))
         left = np.minimum(place.astype(np.int64), FINE - 2)
         rows, part = np.arange(len(far)), place - left
-        at = [(1 - part) * each[rows, left] + part * each[rows, left + 1] for each in (far, frr)]
+        at = [(1 - part) * rate[rows, left] + part * rate[rows, left + 1] for rate in (far, frr)]
         return {"eer": np.asarray((at[0] + at[1]) / 2)}
 
     def rates_at(self, distance: float, weights: Weights) -> tuple[Floats, Floats]:
-        """(draws,) pooled FAR and FRR at one threshold."""
-        here, counts = np.array([distance]), self.evaluation.counts
-        negatives, positives = counts.negatives.within(here), counts.positives.within(here)
+        """(draws,) pooled FAR and (draws,) pooled FRR at one threshold."""
+        threshold, counts = np.array([distance]), self.evaluation.counts
+        negatives, positives = counts.negatives.within(threshold), counts.positives.within(threshold)
         parts = [
-            (self.pooled_far(negatives, some)[:, 0], self.pooled_frr(positives, some)[:, 0])
-            for some in in_parts(weights)
+            (self.pooled_far(negatives, part)[:, 0], self.pooled_frr(positives, part)[:, 0])
+            for part in in_parts(weights)
         ]
         return np.concatenate([far for far, _ in parts]), np.concatenate([frr for _, frr in parts])
 
     def frr_at_target(self, weights: Weights) -> Floats:
-        """(draws,) pooled FRR at the threshold at which a draw's pooled FAR is what the set's is at its target."""
+        """(draws,) pooled FRR at the threshold where the draw's pooled FAR equals the measured FAR at the target."""
         counts, target = self.evaluation.counts, self.evaluation.target
         ends = [
             counts.negatives.pooled_distance_at(int(min(target.far * factor, 1.0) * counts.negatives.pooled_total))
@@ -248,22 +248,22 @@ class Resampler:
         distances = np.linspace(min(ends[0], target.distance), max(ends[1], target.distance), FINE)
         negatives, positives = counts.negatives.within(distances), counts.positives.within(distances)
         parts = []
-        for some in in_parts(weights):
-            far = np.maximum.accumulate(self.pooled_far(negatives, some), axis=1)
+        for part in in_parts(weights):
+            far = np.maximum.accumulate(self.pooled_far(negatives, part), axis=1)
             threshold = crossings(far, target.far, distances)
-            frr = self.pooled_frr(positives, some)
+            frr = self.pooled_frr(positives, part)
             parts.append(Grid(distances, threshold, threshold, 1).at(frr)[:, 0])
         return np.concatenate(parts)
 
     def pooled_far(self, within: Floats, weights: Floats) -> Floats:
-        """(draws, m) each draw's pooled FAR from (classes, m) counts."""
+        """(draws, m) pooled FAR of each draw, from (classes, m) counts of accepted negative pairs."""
         totals = self.evaluation.counts.negatives.totals
         whole = within.sum(axis=0) / totals.sum()
         drawn = share(weights @ within, (weights @ totals)[:, None])
         return np.asarray(np.clip(whole + 2 * (drawn - whole), 0.0, 1.0))
 
     def pooled_frr(self, within: Floats, weights: Floats) -> Floats:
-        """(draws, m) each draw's pooled FRR from (classes, m) counts."""
+        """(draws, m) pooled FRR of each draw, from (classes, m) counts of accepted positive pairs."""
         totals = self.evaluation.counts.positives.totals
         return 1 - share(weights @ within, (weights @ totals)[:, None])
 
@@ -277,32 +277,32 @@ class Resampler:
     # ----- retrieval
 
     def retrieval(self, weights: Floats) -> dict[str, Floats]:
-        """(draws,) recall@k, R-precision and MAP@R; the gallery stays what it is."""
+        """(draws,) by name: recall@k, R-precision and MAP@R; queries are resampled, the gallery is not."""
         ranks = self.evaluation.ranks
         queries = weights @ ranks.queries
         sums = {f"recall@{k}": hits for k, hits in zip(ranks.k, ranks.hits.T, strict=True)}
         for name, values in (("r_precision", ranks.r_precision), ("map_at_r", ranks.average_precision)):
             if values is not None:
                 sums[name] = values
-        return {name: share(weights @ each, queries) for name, each in sums.items()}
+        return {name: share(weights @ class_sums, queries) for name, class_sums in sums.items()}
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Each draw's own grid of distances among the fine ones."""
+    """The grid of each draw: evenly spaced distances over its calibration range, for interpolation."""
 
     distances: Floats
-    """(fine,) even steps."""
+    """(fine,) evenly spaced distances at which values are known."""
     low: Floats
     """(draws,) first distance of each draw's grid."""
     high: Floats
-    """(draws,) last one."""
+    """(draws,) last distance of each draw's grid."""
     number: int
-    """Distances in a grid."""
+    """Number of distances in a grid."""
 
     @cached_property
     def places(self) -> tuple[NDArray[np.int64], Floats]:
-        """(draws, grid) the fine distance to the left of each, and the share of the step beyond it."""
+        """(draws, grid) index of the fine distance left of each grid point, and the fraction of the step past it."""
         place = np.linspace(self.low, self.high, self.number, axis=1) - self.distances[0]
         width = self.distances[-1] - self.distances[0]
         place *= (len(self.distances) - 1) / width if width > 0 else 0.0
@@ -310,7 +310,7 @@ class Grid:
         return left, np.clip(place - left, 0.0, 1.0)
 
     def at(self, values: Floats) -> Floats:
-        """(draws, grid) what (draws or 1, fine) values are there."""
+        """(draws, grid) the (draws or 1, fine) values interpolated at the grid points."""
         left, part = self.places
         values = np.broadcast_to(values, (len(left), values.shape[1]))
         below, above = np.take_along_axis(values, left, axis=1), np.take_along_axis(values, left + 1, axis=1)
@@ -318,7 +318,7 @@ class Grid:
 
 
 def crossings(rising: Floats, level: float, at: Floats) -> Floats:
-    """(rows,) where each row, straight between its values (rows, m) at (m,), first comes up to a level.
+    """(rows,) where each row, with values (rows, m) at positions ``at`` (m,) and linear in between, reaches a level.
 
     >>> crossings(np.array([[0.0, 0.4, 1.0], [0.6, 0.7, 0.8]]), 0.7, np.array([1.0, 2.0, 3.0]))
     array([2.5, 2. ])
