@@ -17,15 +17,15 @@ USUAL = "base-losses/cub-heads,base-losses/omniglot-heads,two-sides/omniglot,bas
 LONG = "convergence/omniglot-heads,convergence/omniglot,convergence/glyphs"
 SETTINGS = {
     "omniglot-heads": "Omniglot, heads",
-    "omniglot": "Omniglot, nets",
-    "glyphs": "Letters, nets",
+    "omniglot": "Omniglot, networks",
+    "glyphs": "Letters, networks",
     "cub-heads": "CUB, heads",
 }
 LOOKS: dict[str, dict[str, Any]] = {
     "tcm": {"color": VERMILLION, "marker": "s"},
     "alignment": {"color": BLUE, "marker": "o"},
 }
-RANGE = (-0.68, 0.58)  # of the changes that are shown
+RANGE = (-0.68, 0.58)  # of the axis, wide enough for every interval
 
 
 @styled
@@ -56,12 +56,12 @@ def draw_setting(panel: Axes, cases: dict[str, dict[str, dict[str, str]]], losse
         for loss, rows in cases.items():
             row, height = rows[training], losses.index(loss) + offset
             change, low, high = (float(row[f"opis change{part}"]) for part in ("", " low", " high"))
-            sure = bool(fill_results.sign(row, "opis"))
-            panel.plot((low, high), (height, height), color=look["color"], lw=1.4, alpha=1 if sure else 0.5)
-            panel.plot(change, height, **look, ms=4.5, ls="none", mfc=look["color"] if sure else "white")
+            significant = bool(fill_results.sign(row, "opis"))
+            panel.plot((low, high), (height, height), color=look["color"], lw=1.4, alpha=1 if significant else 0.5)
+            panel.plot(change, height, **look, ms=4.5, ls="none", mfc=look["color"] if significant else "white")
         label = {"tcm": "TCM", "alignment": "class alignment"}[training]
         handles += panel.plot([], [], **look, ls="solid", lw=1.4, ms=4.5, label=f"{label}, 95% interval")
-    handles += panel.plot([], [], color=GREY, marker="o", mfc="white", ls="none", label="not measurable")
+    handles += panel.plot([], [], color=GREY, marker="o", mfc="white", ls="none", label="not significant")
     panel.axvline(0, color=GREY, lw=0.8)
     panel.set(xlim=RANGE, ylim=(len(losses) - 0.5, -0.5))
     panel.set_yticks(range(len(losses)), [fill_results.name(loss) for loss in losses])
