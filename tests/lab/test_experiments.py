@@ -1,6 +1,7 @@
 """Experiments as files: every one can be read, and every run of it has a recipe that can be used."""
 
 import inspect
+import re
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -17,6 +18,12 @@ from lab.plan import changes_of, combinations, find_settings, planned_runs
 
 DATA = {setting.data: Path("somewhere") for setting in load_settings()[0].values() if setting.data}
 ALL = [(name, scale) for name in experiment_names() for scale in load_experiment(name).plans]
+
+
+def test_the_package_imports_nothing_of_lab_which_is_not_installed():
+    importing = re.compile(r"^\s*(from|import) lab\b", re.M)
+    package = Path(im.__file__).parent
+    assert [path for path in package.rglob("*.py") if importing.search(path.read_text(encoding="utf-8"))] == []
 
 
 @cache
