@@ -2,6 +2,7 @@
 
 import os
 import sys
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -142,7 +143,6 @@ def recipe(
     results: Annotated[Path, typer.Option(help="Folder of all results.")] = Path("results"),
 ) -> None:
     """Print the recipe of a run in full, as `isomargin train` takes it."""
-    from isomargin.core import checks
     from isomargin.core.files import check_file
     from lab.results_folder import RECIPES, read_recipes
 
@@ -150,7 +150,9 @@ def recipe(
     check_file(path)
     recipes = read_recipes(path)
     if run_name not in recipes:
-        raise InputError(f"{path} has no recipe {run_name!r}: {checks.nearest(run_name, list(recipes))}")
+        close = get_close_matches(run_name, recipes, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else "its keys are the names"
+        raise InputError(f"{path} has no recipe {run_name!r}: {hint}")
     print(recipes[run_name].to_yaml(), end="")
 
 

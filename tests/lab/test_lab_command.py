@@ -126,3 +126,5 @@ def test_a_recipe_is_printed_as_train_takes_it(run_lab, add, tmp_path):
     code, _, err = run_lab("recipe", "losses", "arcface+tc", "--results", tmp_path)
     assert code == 2
     assert "has no recipe 'arcface+tc': did you mean 'arcface+tcm'" in err
+    _, _, err = run_lab("recipe", "losses", "x", "--results", tmp_path)
+    assert err.endswith("has no recipe 'x': its keys are the names\n")
