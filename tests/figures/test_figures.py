@@ -71,7 +71,7 @@ def test_utility_curves_have_the_same_axes_and_those_asked_for(evaluations):
 
 def test_evaluations_that_were_asked_differently_are_not_compared(evaluations):
     other = {"a": evaluations["a"], "b\x1b": evaluations["b"].with_settings(far=(0.1, 0.2))}
-    sentence = re.escape(r"a was evaluated with far=(0.01, 0.1) and b\x1b with far=(0.1, 0.2): evaluate them alike")
+    sentence = re.escape(r"a was evaluated with far=(0.01, 0.1) and b\x1b with far=(0.1, 0.2): evaluate both with")
     with pytest.raises(InputError, match=sentence):
         figures.utility_curves(other)
     figures.distance_distributions(other)  # which shows no score that depends on it

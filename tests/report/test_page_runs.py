@@ -19,7 +19,7 @@ def test_every_tile_has_every_run_and_its_difference_to_the_first(show, two_runs
         scores, intervals = evaluation.scores(), evaluation.intervals()
         wanted = {
             "recall@1": scores["recall_at_k"]["1"],
-            **{name: scores[name] for name in ("opis", "debiased_opis", "epsilon_opis", "classes", "images")},
+            **{name: scores[name] for name in ("opis", "debiased_opis", "epsilon_opis", "classes", "items")},
         }
         for score, value in wanted.items():
             assert close(tab.number(f".tile[data-score='{score}'] .value[data-run='{run}']"), value), score

@@ -1,7 +1,7 @@
-"""Static figures of evaluations, runs and theory, one function each: plain arguments in, a matplotlib Figure out.
+"""Static figures of evaluations, runs and theory. Each is a function that returns a matplotlib Figure.
 
-`save` writes one as SVG, PDF or PNG; `isomargin figure NAME RUN... -o FILE` does both from saved runs. The functions
-bear their modules' names; matplotlib is imported when the first figure is drawn.
+`save` writes a figure as SVG, PDF or PNG. `isomargin figure NAME RUN... -o FILE` draws one from saved runs and writes
+it. Each module has the name of its function.
 """
 
 from isomargin.core.extras import import_or_explain

@@ -1,4 +1,4 @@
-"""What the figures of evaluations share: checks that they can stand side by side, and densities of their distances."""
+"""Shared by the figures of evaluations: checks that evaluations are comparable, and densities of distances."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ if TYPE_CHECKING:
     from isomargin.measure.pairs.distances import ClassDistances
 
 Floats = NDArray[np.float64]
-BINS = 100  # of a density
-OUTLIERS = 1e-4  # share of the pairs on either side that the axis need not show
+BINS = 100  # bins of a density
+OUTLIERS = 1e-4  # share of the pairs on either side that the axis may cut off
 DECIDES_OPIS = ("far", "frr", "distances", "c", "utility", "mean_curve")
 
 
 def check_evaluations(evaluations: Mapping[str, Evaluation]) -> None:
-    """Refuse what is no evaluations by name."""
+    """Refuse anything but a non-empty mapping of names to evaluations."""
     from isomargin.measure.evaluation import Evaluation
 
-    if not isinstance(evaluations, Mapping) or not all(isinstance(each, Evaluation) for each in evaluations.values()):
+    if not isinstance(evaluations, Mapping) or not all(
+        isinstance(evaluation, Evaluation) for evaluation in evaluations.values()
+    ):
         kind = type(evaluations).__name__
         raise InputError(f"evaluations by name are needed, such as {{'mine': evaluation}}, and not {kind}")
     if not evaluations:
@@ -33,23 +35,23 @@ def check_evaluations(evaluations: Mapping[str, Evaluation]) -> None:
 
 
 def check_alike(evaluations: Mapping[str, Evaluation], settings: Sequence[str] = DECIDES_OPIS) -> None:
-    """Refuse evaluations whose scores cannot be compared, because they were asked for differently."""
+    """Refuse evaluations whose scores cannot be compared, because their settings differ."""
     (first_name, first), *others = evaluations.items()
-    for name, each in others:
+    for name, evaluation in others:
         for setting in settings:
-            one, other = getattr(first.settings, setting), getattr(each.settings, setting)
-            if one != other:
+            expected, actual = getattr(first.settings, setting), getattr(evaluation.settings, setting)
+            if expected != actual:
                 raise InputError(
-                    f"{printable(first_name)} was evaluated with {setting}={one!r} and {printable(name)} with "
-                    f"{setting}={other!r}: evaluate them alike, or their scores cannot be compared"
+                    f"{printable(first_name)} was evaluated with {setting}={expected!r} and {printable(name)} with "
+                    f"{setting}={actual!r}: evaluate both with the same settings to compare them"
                 )
 
 
 def shown_distances(evaluations: Mapping[str, Evaluation]) -> tuple[float, float]:
-    """Give the ends of an axis that shows nearly all pairs of all evaluations."""
+    """Return the ends of an axis that shows nearly all pairs of all evaluations."""
     low, high = 2.0, 0.0
-    for each in evaluations.values():
-        for pairs in (each.counts.positives, each.counts.negatives):
+    for evaluation in evaluations.values():
+        for pairs in (evaluation.counts.positives, evaluation.counts.negatives):
             total = pairs.pooled_total
             low = min(low, pairs.pooled_distance_at(int(OUTLIERS * total)))
             high = max(high, pairs.pooled_distance_at(total - int(OUTLIERS * total)))
@@ -57,29 +59,29 @@ def shown_distances(evaluations: Mapping[str, Evaluation]) -> tuple[float, float
 
 
 def density(pairs: ClassDistances, edges: Floats, which: int | None = None) -> Floats:
-    """(bins,) the share of the pairs, of all classes or of one, in each bin, over the bin's width.
+    """(bins,) the density of the distances of all pairs, or of the pairs of one class.
 
-    What lies before the first edge or beyond the last is in no bin, but counts in the share.
+    Pairs outside the edges are in no bin, but count in the total.
     """
     within = pairs.pooled_within(edges) if which is None else _one_class(pairs, which).within(edges)[0]
     total = pairs.pooled_total if which is None else int(pairs.totals[which])
     if edges[0] == 0:
-        within = np.concatenate([[0.0], within[1:]])  # pairs of no distance at all are in the first bin
+        within = np.concatenate([[0.0], within[1:]])  # pairs at distance zero belong in the first bin
     return np.asarray(np.diff(within) / (max(total, 1) * np.diff(edges)))
 
 
 def _one_class(pairs: ClassDistances, which: int) -> ClassDistances:
-    """Give the distances of one class alone."""
+    """Return the distances of one class."""
     from isomargin.measure.pairs.distances import BinnedDistances, ListedDistances
 
     if isinstance(pairs, BinnedDistances):
         return BinnedDistances(pairs.counts[which : which + 1], pairs.reach, 1)
-    own = pairs.of_class(which)
-    return ListedDistances(own, np.array([0, len(own)]), 1)
+    distances = pairs.of_class(which)
+    return ListedDistances(distances, np.array([0, len(distances)]), 1)
 
 
 def draw_densities(axis: Any, positives: Floats, negatives: Floats, edges: Floats) -> None:
-    """Draw how far pairs of the same class and of different classes are apart, told apart by hatching too."""
+    """Draw the densities of positive and negative pairs, which also differ in hatching."""
     from isomargin.figures import style
 
     kinds = (

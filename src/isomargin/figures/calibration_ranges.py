@@ -1,4 +1,4 @@
-"""OPIS for several calibration ranges, and each model's rank in each: whether the order depends on the range."""
+"""OPIS for several calibration ranges, and the rank of each model: does the order depend on the range?"""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ RANGES = ((1e-3, 1e-2), (1e-3, 5e-2), (1e-2, 5e-2), (1e-2, 1e-1), (5e-2, 2e-1))
 def calibration_ranges(
     evaluations: Mapping[str, Evaluation], ranges: Sequence[tuple[float, float]] | None = None
 ) -> Figure:
-    """Draw OPIS over calibration ranges, a line a model, beside the models' ranks, the lowest OPIS being the first.
+    """Draw OPIS for several calibration ranges, one line per model, and next to it the ranks, the lowest OPIS first.
 
     Parameters
     ----------
-    evaluations: by the names to show.
-    ranges: pairs of false accept rates; if not given, five from 0.001 to 0.2, as far as there are pairs enough.
+    evaluations: evaluations by the names to show.
+    ranges: pairs of false accept rates. By default five ranges from 0.001 to 0.2, if there are enough pairs for them.
 
     >>> import isomargin as im
     >>> embeddings = np.random.default_rng(0).normal(size=(60, 8)) + 3 * np.eye(8)[np.arange(60) % 6]
@@ -43,7 +43,7 @@ def calibration_ranges(
     chosen = _resolvable(evaluations) if ranges is None else list(ranges)
     if not chosen:
         raise InputError("ranges is empty: at least one pair of false accept rates is needed")
-    opis = np.array([[each.with_settings(far=far).opis for far in chosen] for each in evaluations.values()])
+    opis = np.array([[model.with_settings(far=far).opis for far in chosen] for model in evaluations.values()])
     names = style.labels(list(evaluations))
     height = max(2.8, 0.24 * len(names) + 1.2)
     figure, (left, right) = style.panels(1, 2, width=4.4, height=height, same_axes=False)
@@ -66,14 +66,14 @@ def calibration_ranges(
     left.set(ylabel="OPIS")
     left.set_title("OPIS")
     right.set(ylabel="rank", yticks=range(1, len(names) + 1), ylim=(len(names) + 0.5, 0.5))
-    right.set_title("rank, the lowest OPIS being 1")
+    right.set_title("rank (1 is the lowest OPIS)")
     for axis in (left, right):
         _label_ranges(axis, chosen)
     return figure
 
 
 def rank(opis: NDArray[np.float64]) -> NDArray[np.int64]:
-    """(models, ranges) the place of each model in each range, the lowest OPIS being 1; of equals the first comes first.
+    """(models, ranges) the rank of each model in each range; the lowest OPIS has rank 1, ties keep the given order.
 
     >>> rank(np.array([[3e-3, 1e-3], [2e-3, 2e-3]])).tolist()
     [[2, 1], [1, 2]]
@@ -83,13 +83,13 @@ def rank(opis: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def _resolvable(evaluations: Mapping[str, Evaluation]) -> list[tuple[float, float]]:
-    """Give the ranges that every evaluation can be asked for; the first one's own if there is none."""
-    own = next(iter(evaluations.values())).settings.far
-    return [each for each in RANGES if all(_has(evaluation, each) for evaluation in evaluations.values())] or [own]
+    """Return the ranges that every evaluation can resolve; if there is none, the range of the first evaluation."""
+    resolvable = [far for far in RANGES if all(_has(evaluation, far) for evaluation in evaluations.values())]
+    return resolvable or [next(iter(evaluations.values())).settings.far]
 
 
 def _has(evaluation: Evaluation, far: tuple[float, float]) -> bool:
-    """Whether there are pairs enough for a range, and some distance between its ends."""
+    """Whether there are enough pairs for a range, and its ends are different distances."""
     try:
         evaluation.with_settings(far=far)
     except InputError:
@@ -98,7 +98,7 @@ def _has(evaluation: Evaluation, far: tuple[float, float]) -> bool:
 
 
 def _label_ranges(axis: Any, ranges: Sequence[tuple[float, float]]) -> None:
-    """Write the ranges under the axis."""
+    """Label the axis with the ranges."""
     axis.set_xticks(range(len(ranges)), [f"{low:g}\nto {high:g}" for low, high in ranges])
     axis.set_xlim(-0.3, len(ranges) - 0.7)
     axis.set_xlabel("false accept rates of the calibration range")

@@ -1,4 +1,4 @@
-"""How far apart pairs of the same class and of different classes are, an evaluation under the other."""
+"""Distances of positive and negative pairs, one row per evaluation."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @style.styled
 def distance_distributions(evaluations: Mapping[str, Evaluation]) -> Figure:
-    """Draw the densities of intra-class and inter-class distances, a row an evaluation, with the same axes.
+    """Draw the densities of the distances of positive and negative pairs, one row per evaluation, on the same axes.
 
-    Each row's title has the equal error rate, which is what the overlap of the two costs.
+    The title of each row gives the equal error rate, which measures the overlap of the two densities.
 
     >>> import isomargin as im
     >>> embeddings = np.random.default_rng(0).normal(size=(60, 8)) + 3 * np.eye(8)[np.arange(60) % 6]
@@ -37,10 +37,10 @@ def distance_distributions(evaluations: Mapping[str, Evaluation]) -> Figure:
         counts = evaluation.counts
         heights = density(counts.positives, edges), density(counts.negatives, edges)
         draw_densities(axis, *heights, edges)
-        highest = max(highest, *(float(each.max()) for each in heights))
+        highest = max(highest, *(float(side.max()) for side in heights))
         axis.set_title(f"{name}: equal error rate {evaluation.eer:.2%}")
     axes[0].set(xlim=(edges[0], edges[-1]), ylim=(0, 1.05 * highest))
-    axes[-1].set_xlabel("distance of two embeddings")
+    axes[-1].set_xlabel("distance between two embeddings")
     figure.supylabel("density", fontsize=9)
     style.legend_below(figure, axes[0].get_legend_handles_labels()[0])
     return figure

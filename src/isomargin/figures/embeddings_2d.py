@@ -1,7 +1,7 @@
-"""Embeddings of two dimensions on their circle: where each class lies, how dense, and how compact it is.
+"""Two-dimensional embeddings on the unit circle: where each class lies, and how compact it is.
 
-Rows are brought to unit length first, because that is all that distances see of them. What is left of two dimensions is
-an angle, so densities are drawn over the angle, around the circle.
+Rows are scaled to unit length first, because distances do not depend on their length. Each row is then an angle, so
+densities over the angle are drawn around the circle.
 """
 
 from __future__ import annotations
@@ -24,91 +24,95 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-MOST_CLASSES = 20  # whose names there is room for around a circle
-GRID = 1440  # angles at which a density is computed
-LEAST_BANDWIDTH = np.radians(0.5)  # two steps of the grid, about the width of the drawn line
-HEIGHT = 0.55  # of the highest density above the circle, whose radius is 1
-LABELS = 1.72  # radius at which names stand
-BARS = (0.96, 0.92, 0.88)  # radii of the bars, in turn, so that neighbours do not cover each other
-ROOM = 0.34  # radians between two names
+MOST_CLASSES = 20  # the most names that fit around a circle
+GRID = 1440  # number of angles at which a density is computed
+LEAST_BANDWIDTH = np.radians(0.5)  # two steps of the grid, about the width of a line
+HEIGHT = 0.55  # height of the largest density above the circle, which has radius 1
+LABELS = 1.72  # radius of the names
+BARS = (0.96, 0.92, 0.88)  # alternating radii of the bars, so that neighbours do not overlap
+ROOM = 0.34  # least angle between two names, in radians
 NOTE = (
-    "Outside the circle: density of a class's embeddings over the angle. Arrow: mean of a class.\n"
-    "Bar, and the number under the name: spread, the root mean square distance from the mean's direction."
+    "Outside the circle: density of the embeddings of a class by angle. Arrow: mean of a class.\n"
+    "Bar, and the number below the name: spread, the root mean square distance from the direction of the mean."
 )
 
 
 @dataclass(frozen=True)
 class CircleClass:
-    """One class of unit vectors in the plane."""
+    """One class of two-dimensional unit vectors."""
 
     direction: float
-    """Angle of the mean, in radians from -π to π."""
+    """Angle of the mean in radians, from -π to π."""
     length: float
-    """Of the mean: 1 where all embeddings are the same."""
+    """Length of the mean: 1 if all embeddings are equal."""
     spread: float
-    """Root mean square distance of the embeddings from the mean's direction, √(2 - 2·length)."""
+    """Root mean square distance of the embeddings from the direction of the mean, √(2 - 2·length)."""
     density: Floats
-    """(grid,) over the angles `grid_angles()`; its integral is 1."""
+    """(grid,) density at the angles `grid_angles()`; its integral is 1."""
 
 
 @style.styled
 def embeddings_2d(embeddings: Mapping[str, EmbeddingSet]) -> Figure:
-    """Draw the classes of two-dimensional embeddings around the circle, a panel a set, densities to the same scale.
+    """Draw the classes of two-dimensional embeddings around the circle, one panel per set, on the same scale.
 
-    The title has the mean of the classes' spreads, and how far apart the two nearest classes' directions are.
+    The title gives the mean spread of the classes, and the distance between the directions of the two nearest classes.
 
     Parameters
     ----------
-    embeddings: by the names to show; of two dimensions and at most 20 classes.
+    embeddings: sets of embeddings by the names to show, with two dimensions and at most 20 classes.
 
     >>> from isomargin.io.embedding_set import EmbeddingSet
-    >>> made = EmbeddingSet(np.array([[1.0, 0.1], [2.0, -0.2], [0.0, 1.0], [0.0, 3.0]]), ["a", "a", "b", "b"])
-    >>> embeddings_2d({"mine": made}).axes[0].get_title(loc="left")
+    >>> vectors = EmbeddingSet(np.array([[1.0, 0.1], [2.0, -0.2], [0.0, 1.0], [0.0, 3.0]]), ["a", "a", "b", "b"])
+    >>> embeddings_2d({"mine": vectors}).axes[0].get_title(loc="left")
     'mine\\nmean spread 0.050, nearest classes 1.414 apart'
     """
     _check(embeddings)
-    found = {name: circle_classes(each, name) for name, each in embeddings.items()}
-    known = sorted({label for classes in found.values() for label in classes}, key=lambda each: (str(type(each)), each))
+    sets = {name: circle_classes(vectors, name) for name, vectors in embeddings.items()}
+    known = sorted(
+        {label for classes in sets.values() for label in classes}, key=lambda label: (str(type(label)), label)
+    )
     if len(known) > MOST_CLASSES:
         raise InputError(f"there are {len(known):,} classes: there is room for {MOST_CLASSES} around the circle")
     looks = {label: style.look(number) for number, label in enumerate(known)}
     shown = dict(zip(known, style.labels(known, longest=12), strict=True))
-    highest = max(float(each.density.max()) for classes in found.values() for each in classes.values())
-    columns = min(3, len(found))
-    figure, axes = style.panels(-(-len(found) // columns), columns, width=3.5, height=3.9)
-    for axis, name, classes in zip(axes, style.labels(list(found)), found.values(), strict=False):
+    highest = max(float(found.density.max()) for classes in sets.values() for found in classes.values())
+    columns = min(3, len(sets))
+    figure, axes = style.panels(-(-len(sets) // columns), columns, width=3.5, height=3.9)
+    for axis, name, classes in zip(axes, style.labels(list(sets)), sets.values(), strict=False):
         _draw_panel(axis, classes, looks, shown, highest)
         axis.set_title(f"{name}\n{_summary(list(classes.values()))}")
-    for axis in axes[len(found) :]:
+    for axis in axes[len(sets) :]:
         axis.remove()
     style.remark(figure, NOTE)
     return figure
 
 
 def _check(embeddings: Mapping[str, EmbeddingSet]) -> None:
-    """Refuse what is no embeddings by name, or of more dimensions than two."""
+    """Refuse anything but a non-empty mapping of names to two-dimensional embeddings."""
     from isomargin.io.embedding_set import EmbeddingSet
 
-    if not isinstance(embeddings, Mapping) or not all(isinstance(each, EmbeddingSet) for each in embeddings.values()):
+    if not isinstance(embeddings, Mapping) or not all(
+        isinstance(vectors, EmbeddingSet) for vectors in embeddings.values()
+    ):
         kind = type(embeddings).__name__
         raise InputError(
             f"embeddings is a {kind}: sets of embeddings by name are needed, such as {{'mine': embeddings}}"
         )
     if not embeddings:
         raise InputError("there are no embeddings to draw: at least one set is needed")
-    for name, each in embeddings.items():
-        if each.vectors.shape[1] != 2:
+    for name, stored in embeddings.items():
+        if stored.vectors.shape[1] != 2:
             raise InputError(
-                f"{printable(name)} has embeddings of {each.vectors.shape[1]:,} dimensions: this figure shows those of "
-                "2, which a recipe with model.dimensions=2 trains"
+                f"{printable(name)} has embeddings of {stored.vectors.shape[1]:,} dimensions: this figure shows those "
+                "of 2, which a recipe with model.dimensions=2 trains"
             )
 
 
-# ----- what is drawn, as numbers
+# ----- measuring
 
 
 def grid_angles() -> Floats:
-    """(grid,) the angles at which densities are computed, from -π on."""
+    """(grid,) the angles at which densities are computed, starting at -π."""
     return np.asarray(-np.pi + 2 * np.pi * np.arange(GRID) / GRID)
 
 
@@ -116,8 +120,8 @@ def circle_classes(embeddings: EmbeddingSet, name: str = "embeddings") -> dict[i
     """Measure each class on the circle, by its label.
 
     >>> from isomargin.io.embedding_set import EmbeddingSet
-    >>> made = circle_classes(EmbeddingSet(np.array([[0.6, 0.8], [0.6, -0.8]]), [7, 7]))[7]
-    >>> round(made.direction, 6), round(made.length, 6), round(made.spread, 6)
+    >>> found = circle_classes(EmbeddingSet(np.array([[0.6, 0.8], [0.6, -0.8]]), [7, 7]))[7]
+    >>> round(found.direction, 6), round(found.length, 6), round(found.spread, 6)
     (0.0, 0.6, 0.894427)
     """
     from isomargin.measure.pairs.inputs import as_matrix, unit_rows
@@ -142,7 +146,7 @@ def _measure(vectors: Floats) -> CircleClass:
 def _density(angles: Floats, direction: float) -> Floats:
     """Estimate the density of angles (n,) with a normal kernel wrapped around the circle; (grid,).
 
-    The bandwidth is Silverman's, of deviations from the class's direction.
+    The bandwidth follows Silverman's rule for the deviations from the direction of the class.
     """
     deviations = np.angle(np.exp(1j * (angles - direction)))
     quarter, three_quarters = np.quantile(deviations, (0.25, 0.75))
@@ -150,15 +154,15 @@ def _density(angles: Floats, direction: float) -> Floats:
     bandwidth = max(0.9 * width * len(angles) ** -0.2, LEAST_BANDWIDTH)
     places = np.rint((angles + np.pi) / (2 * np.pi) * GRID).astype(np.int64) % GRID
     counts = np.bincount(places, minlength=GRID)
-    # A product of Fourier series is a convolution around the circle, whatever the number of embeddings.
+    # A product of Fourier series is a convolution around the circle; its cost does not depend on the number of angles.
     series = np.fft.rfft(counts) * np.exp(-((np.arange(GRID // 2 + 1) * bandwidth) ** 2) / 2)
     return np.asarray(np.maximum(np.fft.irfft(series, GRID), 0) * GRID / (2 * np.pi * len(angles)))
 
 
 def _summary(classes: Sequence[CircleClass]) -> str:
-    """Say how compact the classes are, and how far apart the nearest two."""
-    text = f"mean spread {np.mean([each.spread for each in classes]):.3f}"
-    directions = np.sort([each.direction for each in classes])
+    """Say how compact the classes are, and how far apart the nearest two are."""
+    text = f"mean spread {np.mean([found.spread for found in classes]):.3f}"
+    directions = np.sort([found.direction for found in classes])
     if len(directions) < 2:
         return text
     gaps = np.diff(directions, append=directions[0] + 2 * np.pi)
@@ -182,43 +186,43 @@ def _draw_panel(
     ordered = sorted(classes, key=lambda label: classes[label].direction)
     places = spread_out([classes[label].direction for label in ordered], ROOM)
     for number, (label, place) in enumerate(zip(ordered, places, strict=True)):
-        each, colour = classes[label], looks[label]["color"]
-        _draw_density(axis, each.density * HEIGHT / highest, looks[label])
-        x, y = each.length * np.cos(each.direction), each.length * np.sin(each.direction)
+        found, colour = classes[label], looks[label]["color"]
+        _draw_density(axis, found.density * HEIGHT / highest, looks[label])
+        x, y = found.length * np.cos(found.direction), found.length * np.sin(found.direction)
         arrow = {"arrowstyle": "-|>", "color": colour, "lw": 1.0, "shrinkA": 0, "shrinkB": 0}
         axis.annotate("", (x, y), (0, 0), arrowprops=arrow)
         last_of_odd = number == len(ordered) - 1 and number % 2 == 0
-        _draw_bar(axis, each, BARS[2 if last_of_odd else number % 2], colour)
-        _draw_name(axis, f"{shown[label]}\n{each.spread:.3f}", each, place, highest)
+        _draw_bar(axis, found, BARS[2 if last_of_odd else number % 2], colour)
+        _draw_name(axis, f"{shown[label]}\n{found.spread:.3f}", found, place, highest)
     axis.set(xlim=(-1.9, 1.9), ylim=(-1.9, 1.9), aspect="equal")
     axis.set_axis_off()
 
 
 def _draw_density(axis: Any, heights: Floats, look: Mapping[str, Any]) -> None:
-    """Draw a density as an area that stands on the circle, outwards."""
+    """Draw a density as an area outside the circle."""
     angles = np.append(grid_angles(), np.pi)
     radii = 1 + np.append(heights, heights[0])
     x, y = np.cos(angles), np.sin(angles)
-    outline = np.where(radii > 1.008, radii, np.nan)  # no line where there is hardly anything
+    outline = np.where(radii > 1.008, radii, np.nan)  # no outline where the density is close to zero
     axis.fill(np.append(radii * x, x[::-1]), np.append(radii * y, y[::-1]), color=look["color"], alpha=0.4, lw=0)
     axis.plot(outline * x, outline * y, **{**look, "lw": 1.0})
 
 
-def _draw_bar(axis: Any, each: CircleClass, radius: float, colour: str) -> None:
-    """Draw a bar across the arrow, from one embedding at the distance of the spread to the other."""
-    half = 2 * np.arcsin(each.spread / 2)
-    angles = np.linspace(each.direction - half, each.direction + half, 50)
+def _draw_bar(axis: Any, found: CircleClass, radius: float, colour: str) -> None:
+    """Draw a bar across the arrow that reaches as far as the spread on both sides."""
+    half = 2 * np.arcsin(found.spread / 2)
+    angles = np.linspace(found.direction - half, found.direction + half, 50)
     axis.plot(radius * np.cos(angles), radius * np.sin(angles), color=colour, lw=2.4, solid_capstyle="butt")
 
 
-def _draw_name(axis: Any, text: str, each: CircleClass, place: float, highest: float) -> None:
-    """Write a class's name outside, with a thin line to its density's top."""
+def _draw_name(axis: Any, text: str, found: CircleClass, place: float, highest: float) -> None:
+    """Write the name of a class outside the circle, with a thin line to the top of its density."""
     x, y = np.cos(place), np.sin(place)
-    top = 1 + HEIGHT * float(each.density[int((each.direction + np.pi) / (2 * np.pi) * GRID) % GRID]) / highest
+    top = 1 + HEIGHT * float(found.density[int((found.direction + np.pi) / (2 * np.pi) * GRID) % GRID]) / highest
     ends = (
-        [(top + 0.02) * np.cos(each.direction), (LABELS - 0.16) * x],
+        [(top + 0.02) * np.cos(found.direction), (LABELS - 0.16) * x],
         [
-            (top + 0.02) * np.sin(each.direction),
+            (top + 0.02) * np.sin(found.direction),
             (LABELS - 0.16) * y,
         ],
     )
@@ -227,7 +231,7 @@ def _draw_name(axis: Any, text: str, each: CircleClass, place: float, highest: f
 
 
 def spread_out(angles: Sequence[float], room: float) -> list[float]:
-    """Push ascending angles apart until no two are nearer than `room`, or all are evenly apart.
+    """Push ascending angles apart until all gaps are at least `room`, or all gaps are equal.
 
     >>> [round(angle, 3) for angle in spread_out([-1.0, 0.0, 0.1], 0.3)]
     [-1.0, -0.1, 0.2]
@@ -242,5 +246,5 @@ def spread_out(angles: Sequence[float], room: float) -> list[float]:
         if short.max() < 1e-6:
             break
         moved += np.roll(short, 1) - short
-    found: list[float] = moved.tolist()
-    return found
+    angles_apart: list[float] = moved.tolist()
+    return angles_apart

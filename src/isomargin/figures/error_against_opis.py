@@ -1,4 +1,4 @@
-"""Recognition error and OPIS of trained models in one plane: whether TCM lowers one without raising the other."""
+"""Recognition error against OPIS of trained models: does TCM lower one without raising the other?"""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TCM = "tcm"
-LARGEST = 110.0  # area of the largest batch's marker, in square points
+LARGEST = 110.0  # area of the marker of the largest batch, in square points
 SMALLEST = 14.0
 KINDS = ("no regularizer", "with TCM", "with another regularizer")
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """What the figure shows of a model.
+    """A trained model as the figure shows it.
 
     >>> round(TrainedModel("mine", recall_at_1=0.8, opis=1e-3, base_loss="smooth_ap", batch=256).error, 3)
     0.2
@@ -31,11 +31,11 @@ class TrainedModel:
     opis: float
     base_loss: str
     batch: int
-    """Images in a batch."""
+    """Items per batch."""
     regularizer: str = ""
-    """Its name, several joined; empty if there was none."""
+    """Name of the regularizer, or several names joined; empty if there is none."""
     twin: str = ""
-    """The same text for models that differ in the regularizer alone; empty if nothing is known of it."""
+    """A text that models share if they differ only in the regularizer; empty if unknown."""
 
     @property
     def error(self) -> float:
@@ -45,10 +45,10 @@ class TrainedModel:
 
 @style.styled
 def error_against_opis(models: Sequence[TrainedModel]) -> Figure:
-    """Draw models by 1 − recall@1 and OPIS: the marker is the base loss, its area the batch, filled means TCM.
+    """Draw models by 1 − recall@1 and OPIS: marker and colour show the base loss, area the batch size, filling TCM.
 
-    Arrows lead from a model to those that differ from it in the regularizer alone. The Pareto front is that of the
-    models without a regularizer (of all if every one has one): nothing trained so is better in both.
+    Arrows lead from a model to the models that differ from it only in the regularizer. The Pareto front is that of the
+    models without a regularizer, or of all models if every one has a regularizer.
 
     >>> figure = error_against_opis([TrainedModel("mine", 0.8, 1e-3, "smooth_ap", 256)])
     >>> figure.axes[0].get_ylabel()
@@ -60,7 +60,7 @@ def error_against_opis(models: Sequence[TrainedModel]) -> Figure:
     legends = [*_legend_of_losses(bases, models), *_legend_of_lines(models), *_legend_of_batches(models)]
     figure, (axis,) = style.panels(width=6.4, height=max(3.6, 0.23 * len(legends) + 0.6))
     largest = max(model.batch for model in models)
-    for model in sorted(models, key=lambda each: -each.batch):  # small ones are drawn over large ones
+    for model in sorted(models, key=lambda model: -model.batch):  # small markers over large ones
         look = style.look(bases.index(model.base_loss), marker=True)
         edge = {"marker": look["marker"], "edgecolors": look["color"], "linewidths": 1.4}
         face = _face(_kind(model), look["color"])
@@ -75,7 +75,7 @@ def error_against_opis(models: Sequence[TrainedModel]) -> Figure:
 
 
 def pareto_front(models: Sequence[TrainedModel]) -> list[TrainedModel]:
-    """List the models that no other one beats in both, or in one without losing in the other; the least error first.
+    """List the models that no other model beats in one score while being as good in the other; lowest error first.
 
     >>> front = pareto_front([TrainedModel("a", 0.9, 3e-3, "x", 1), TrainedModel("b", 0.8, 2e-3, "x", 1),
     ...                       TrainedModel("c", 0.7, 2.5e-3, "x", 1)])
@@ -83,20 +83,20 @@ def pareto_front(models: Sequence[TrainedModel]) -> list[TrainedModel]:
     ['a', 'b']
     """
     front: list[TrainedModel] = []
-    for model in sorted(models, key=lambda each: (each.error, each.opis)):
+    for model in sorted(models, key=lambda model: (model.error, model.opis)):
         if not front or model.opis < front[-1].opis:
             front.append(model)
     return front
 
 
 def twins(models: Sequence[TrainedModel]) -> list[tuple[TrainedModel, TrainedModel]]:
-    """List each model without a regularizer with those that differ from it in having one."""
+    """Pair each model without a regularizer with the models that differ from it only in having one."""
     plain = {model.twin: model for model in reversed(models) if model.twin and not model.regularizer}
     return [(plain[model.twin], model) for model in models if model.regularizer and model.twin in plain]
 
 
 def _draw_arrows(axis: Any, models: Sequence[TrainedModel]) -> None:
-    """Lead from models without a regularizer to their twins."""
+    """Draw arrows from models without a regularizer to their twins."""
     largest = max(model.batch for model in models)
     for start, end in twins(models):
         room = {
@@ -108,34 +108,34 @@ def _draw_arrows(axis: Any, models: Sequence[TrainedModel]) -> None:
 
 
 def _front_of(models: Sequence[TrainedModel]) -> tuple[str, list[TrainedModel]]:
-    """Give the front to draw, and what it is called."""
+    """Return the name and the models of the front to draw."""
     plain = [model for model in models if not model.regularizer]
     return ("Pareto front, no regularizer", pareto_front(plain)) if plain else ("Pareto front", pareto_front(models))
 
 
 def _draw_front(axis: Any, models: Sequence[TrainedModel]) -> None:
-    """Draw the front as the stairs that it is: between two models nothing is known to be better than either."""
+    """Draw the front as a step function."""
     front = _front_of(models)[1]
     errors, opis = [100 * model.error for model in front], [model.opis for model in front]
     axis.step(errors, opis, where="post", color=style.BLACK, lw=1.0, ls=style.DASHES[2], zorder=1)
 
 
 def _legend_of_losses(bases: Sequence[str], models: Sequence[TrainedModel]) -> list[Any]:
-    """Give the legend's base losses, and what filled markers mean."""
+    """Return the legend entries for base losses and for filled markers."""
     from matplotlib.lines import Line2D
 
     handles: list[Any] = []
     for number, name in enumerate(style.labels(bases)):
         look = style.look(number, marker=True)
         handles.append(Line2D([], [], **{**look, "linestyle": "none"}, ms=7, label=name))
-    for kind in dict.fromkeys(_kind(model) for model in sorted(models, key=lambda each: KINDS.index(_kind(each)))):
+    for kind in dict.fromkeys(_kind(model) for model in sorted(models, key=lambda model: KINDS.index(_kind(model)))):
         look = {"marker": "o", "markerfacecolor": _face(kind, style.GREY), "markeredgecolor": style.GREY}
         handles.append(Line2D([], [], ls="none", ms=7, **look, label=kind))
     return handles
 
 
 def _legend_of_lines(models: Sequence[TrainedModel]) -> list[Any]:
-    """Give the legend's front, and its arrow if there are any."""
+    """Return the legend entries for the front and, if there are any, for arrows."""
     from matplotlib.lines import Line2D
 
     name, front = _front_of(models)
@@ -146,7 +146,7 @@ def _legend_of_lines(models: Sequence[TrainedModel]) -> list[Any]:
 
 
 def _legend_of_batches(models: Sequence[TrainedModel]) -> list[Any]:
-    """Give the legend's sizes: the smallest batch and the largest."""
+    """Return the legend entries for the smallest and the largest batch."""
     from matplotlib.lines import Line2D
 
     batches = sorted({model.batch for model in models})
@@ -158,15 +158,15 @@ def _legend_of_batches(models: Sequence[TrainedModel]) -> list[Any]:
 
 
 def _kind(model: TrainedModel) -> str:
-    """Say in the legend's words how a model was regularized."""
+    """Return the legend entry for the regularizer of a model."""
     return KINDS[0] if not model.regularizer else KINDS[1] if model.regularizer == TCM else KINDS[2]
 
 
 def _face(kind: str, colour: str) -> Any:
-    """Give the inside of a marker: nothing, all of it, or a pale shade."""
+    """Return the fill of a marker: none, full, or a pale shade."""
     return {KINDS[0]: "white", KINDS[1]: colour}.get(kind, (colour, 0.35))
 
 
 def _area(batch: int, largest: int) -> float:
-    """Give a marker's area, in proportion to the batch as long as it can be seen."""
+    """Return the area of a marker: proportional to the batch, but large enough to be seen."""
     return max(SMALLEST, LARGEST * batch / largest)

@@ -1,4 +1,4 @@
-"""The utility curves U_roc and U_pr of classes whose distances are normally distributed; needs no data."""
+"""The utility curves U_roc and U_pr of classes with normally distributed distances; needs no data."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ TYPICAL = ((0.6, 0.15, 1.3, 0.1), (0.8, 0.15, 1.3, 0.1), (0.6, 0.25, 1.3, 0.1), 
 
 @style.styled
 def gaussian_curves(classes: Sequence[GaussianClass] | None = None, negatives_per_positive: float = 1.0) -> Figure:
-    """Draw both utilities of each Gaussian class over the threshold, with the densities behind them.
+    """Draw both utilities of each Gaussian class against the threshold, with the densities behind them.
 
     Parameters
     ----------
-    classes: a panel each; four typical ones if not given.
-    negatives_per_positive: for U_pr, which depends on it; the paper's formula has as many negatives as positives.
+    classes: the classes to draw, one panel per class. By default four typical classes.
+    negatives_per_positive: the ratio that U_pr depends on. The formula of the paper has as many negatives as positives.
 
     >>> from isomargin.theory import GaussianClass
     >>> gaussian_curves([GaussianClass(0.6, 0.15, 1.3, 0.1)]).axes[0].get_title(loc="left")
@@ -34,8 +34,8 @@ def gaussian_curves(classes: Sequence[GaussianClass] | None = None, negatives_pe
     """
     from isomargin.theory import GaussianClass
 
-    shown = [GaussianClass(*each) for each in TYPICAL] if classes is None else list(classes)
-    if not shown or not all(isinstance(each, GaussianClass) for each in shown):
+    shown = [GaussianClass(*parameters) for parameters in TYPICAL] if classes is None else list(classes)
+    if not shown or not all(isinstance(shown_class, GaussianClass) for shown_class in shown):
         raise InputError("classes holds no Gaussian classes: make them with isomargin.theory.GaussianClass")
     columns = min(2, len(shown))
     figure, axes = style.panels(-(-len(shown) // columns), columns, width=3.6 if columns > 1 else 4.8, height=2.3)
@@ -52,7 +52,7 @@ def gaussian_curves(classes: Sequence[GaussianClass] | None = None, negatives_pe
 
 
 def _draw_panel(axis: Any, gaussian_class: GaussianClass, negatives_per_positive: float) -> None:
-    """Draw one class's two curves over its two bells, which are brought to half the height of the panel."""
+    """Draw the two curves of a class over its two densities, which are scaled to half the height of the panel."""
     sides = (
         (gaussian_class.positive_mean, gaussian_class.positive_deviation, style.POSITIVE, None, "same class"),
         (gaussian_class.negative_mean, gaussian_class.negative_deviation, style.NEGATIVE, "////", "different classes"),

@@ -1,4 +1,4 @@
-"""OPIS and recall@1 over TCM's two margins, as heat maps: what `isomargin tune` has found."""
+"""Heat maps of OPIS and recall@1 over the two margins of TCM: the results of `isomargin tune`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Map:
-    """What a map shows, and how."""
+    """A heat map: its score, colours and number format."""
 
     title: str
     colours: str
     score: str
-    """The field of `TunedRun`."""
+    """Field of `TunedRun`."""
     factor: float
-    """From the score to what is written."""
+    """The displayed number is the score times this factor."""
     written: Callable[[float], str]
 
     def text(self, row: TunedRun) -> str:
@@ -39,12 +39,12 @@ class _Map:
 
 @style.styled
 def margins_grid(rows: Sequence[TunedRun], tolerance: float = 0.01) -> Figure:
-    """Draw OPIS and recall@1 over the margins side by side, a pair of maps for each weight, the picked cell framed.
+    """Draw OPIS and recall@1 over the margins side by side, one pair of maps per weight; the picked cell is framed.
 
     Parameters
     ----------
-    rows: the runs of a search, the baseline among them if there is one.
-    tolerance: how much recall@1 might be lost in the search; cells that lost more are in brackets.
+    rows: the runs of a search, including the baseline if there is one.
+    tolerance: the loss of recall@1 that the search allowed; cells that lost more are in brackets.
 
     >>> from isomargin.training.tuned import TunedRun
     >>> row = TunedRun("0.9-0.5", 0.9, 0.5, 1.0, recall_at_1=0.8, opis=3e-3, epsilon_opis=0.1, map_at_r=0.4)
@@ -78,7 +78,7 @@ def margins_grid(rows: Sequence[TunedRun], tolerance: float = 0.01) -> Figure:
 
 
 def _draw_map(axis: Any, shown: _Map, grid: Sequence[TunedRun], weight: float | None, floor: float) -> None:
-    """Draw one map, with the colours and margins of the whole grid, so that maps can be compared."""
+    """Draw one map with the colour scale and the margins of the whole grid, so that maps can be compared."""
     from matplotlib.patches import Rectangle
 
     positives: list[Any] = np.unique(np.array([row.positive_margin for row in grid])).tolist()
@@ -96,11 +96,11 @@ def _draw_map(axis: Any, shown: _Map, grid: Sequence[TunedRun], weight: float | 
             axis.add_patch(Rectangle((right - 0.5, up - 0.5), 1, 1, fill=False, lw=2.5, clip_on=False, zorder=3))
     values = [shown.value(row) for row in grid if math.isfinite(shown.value(row))] or [0.0]
     span = max(values) - min(values) or 1.0
-    # The palest colours are kept for cells that are left out, the darkest would swallow the text.
+    # The palest colours are left for empty cells; on the darkest the text could not be read.
     ends = {"vmin": min(values) - 0.2 * span, "vmax": max(values) + 0.8 * span}
     axis.imshow(cells, cmap=shown.colours, origin="lower", aspect="auto", **ends)
-    axis.set_xticks(range(len(negatives)), [f"{each:g}" for each in negatives])
-    axis.set_yticks(range(len(positives)), [f"{each:g}" for each in positives])
+    axis.set_xticks(range(len(negatives)), [f"{margin:g}" for margin in negatives])
+    axis.set_yticks(range(len(positives)), [f"{margin:g}" for margin in positives])
     axis.set(xlabel="negative margin", ylabel="positive margin")
     axis.tick_params(length=0)
     axis.grid(False)
@@ -108,16 +108,16 @@ def _draw_map(axis: Any, shown: _Map, grid: Sequence[TunedRun], weight: float | 
 
 
 def _exponent(values: Sequence[float]) -> int:
-    """Give the power of ten that the smallest of the values is written with.
+    """Return the power of ten of the smallest positive value.
 
     >>> _exponent([0.012, 0.0034, math.nan, 0.0])
     -3
     """
-    return min((math.floor(math.log10(each)) for each in values if math.isfinite(each) and each > 0), default=0)
+    return min((math.floor(math.log10(value)) for value in values if math.isfinite(value) and value > 0), default=0)
 
 
 def _three_digits(value: float) -> str:
-    """Write three digits, or those before the point if they are more.
+    """Write a number with three digits, or with all digits before the point if there are more.
 
     >>> _three_digits(1.0), _three_digits(12.345), _three_digits(1234.5)
     ('1.00', '12.3', '1234')

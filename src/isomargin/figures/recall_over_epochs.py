@@ -1,4 +1,4 @@
-"""A score against the epoch while models were trained, a line a run."""
+"""A score over the epochs of training, one line per run."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @style.styled
 def recall_over_epochs(metrics: Mapping[str, pandas.DataFrame], column: str = "recall@1") -> Figure:
-    """Draw a column of the runs' metrics against the epoch.
+    """Draw one column of the metrics of runs over the epochs.
 
     Parameters
     ----------
-    metrics: the tables of the runs' metrics.csv, by the names to show.
-    column: which to draw.
+    metrics: the tables of metrics.csv by the names to show.
+    column: the column to draw.
 
     >>> import pandas
     >>> figure = recall_over_epochs({"mine": pandas.DataFrame({"epoch": [1, 2], "recall@1": [0.7, 0.8]})})
@@ -34,7 +34,7 @@ def recall_over_epochs(metrics: Mapping[str, pandas.DataFrame], column: str = "r
     for name, table in metrics.items():
         for needed in ("epoch", column):
             if needed not in table.columns:
-                known = checks.nearest(needed, [str(each) for each in table.columns])
+                known = checks.nearest(needed, [str(title) for title in table.columns])
                 raise InputError(f"the metrics of {printable(name)} have no column {needed!r}: {known}")
             if table[needed].dtype.kind not in "iuf":
                 raise InputError(f"the column {needed!r} of {printable(name)} holds no numbers: choose another")
@@ -43,7 +43,7 @@ def recall_over_epochs(metrics: Mapping[str, pandas.DataFrame], column: str = "r
         points = table[["epoch", column]].dropna()
         axis.plot(points["epoch"].to_numpy(), points[column].to_numpy(), **style.look(number, marker=True), label=name)
     axis.set(xlabel="epoch", ylabel=style.label(column))
-    if axis.get_xlim()[1] > 2:  # else parts of an epoch are what there is to see
+    if axis.get_xlim()[1] > 2:  # otherwise the ticks are fractions of an epoch
         axis.xaxis.get_major_locator().set_params(integer=True)
     axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure

@@ -1,6 +1,6 @@
-"""The figures by name: what each shows, what it is drawn from, and which options it takes.
+"""The figures by name: what each shows, what it needs, and which options it takes.
 
-A new figure is a module with a function of its name, and an entry here; the tests draw every entry.
+To add a figure, add a module with a function of the same name, and an entry here. The tests draw every entry.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from isomargin.figures.utility_curves import utility_curves
 Source = Literal["evaluations", "models", "metrics", "search", "embeddings", "nothing"]
 
 NEEDS: dict[Source, str] = {
-    "evaluations": "runs, evaluations or embeddings, one or more",
+    "evaluations": "one or more runs, evaluations or files of embeddings",
     "models": "folders of finished runs, with recipe.yaml and evaluation.json",
     "metrics": "folders of runs with metrics.csv",
     "search": "the folder of one search by `isomargin tune`",
-    "embeddings": "runs or files of embeddings, of two dimensions and few classes",
+    "embeddings": "runs or files of embeddings, with two dimensions and few classes",
     "nothing": "no run",
 }
 
 
 @dataclass(frozen=True)
 class FigureKind:
-    """A figure that can be asked for by name.
+    """A figure that can be selected by name.
 
     >>> FigureKind(gaussian_curves, "nothing", "curves").name
     'gaussian_curves'
     """
 
     draw: Callable[..., object]
-    """Gives the matplotlib Figure. Its first argument is what `source` says: a mapping by the names to show for
-    evaluations, metrics and embeddings, a list for models and a search; none for nothing."""
+    """Returns the matplotlib Figure. Its first argument depends on `source`: a mapping by the names to show for
+    evaluations, metrics and embeddings; a list for models and a search; no argument for nothing."""
     source: Source
-    """What it is drawn from."""
+    """What the figure is drawn from."""
     shows: str
-    """A line on what it shows."""
+    """What the figure shows, in one line."""
     options: tuple[str, ...] = ()
-    """The command's options that it takes, by the names of its own arguments."""
+    """Command-line options that it takes, by the names of the arguments of `draw`."""
 
     @property
     def name(self) -> str:
-        """Under which it is asked for: that of its function."""
+        """Name of the figure: that of its function."""
         return self.draw.__name__
 
 
@@ -61,41 +61,41 @@ _ALL = (
     FigureKind(
         utility_curves,
         "evaluations",
-        "utility against the threshold, a line a class, a panel a run, with the calibration range and OPIS",
+        "utility against the threshold, one line per class and one panel per run, with the calibration range and OPIS",
     ),
     FigureKind(
         teaser,
         "evaluations",
-        "distances of classes of one run, or of several runs, each with its own threshold for the same FAR",
+        "distances of a few classes of one run, or of several runs, each with its own threshold for the same FAR",
         ("classes", "far"),
     ),
     FigureKind(
         error_against_opis,
         "models",
-        "recognition error against OPIS, without and with TCM, by base loss and batch size",
+        "recognition error against OPIS with and without TCM, by base loss and batch size",
     ),
     FigureKind(
         embeddings_2d,
         "embeddings",
-        "embeddings of two dimensions on their circle: each class's density and compactness",
+        "two-dimensional embeddings on the unit circle: density and compactness of each class",
     ),
-    FigureKind(margins_grid, "search", "OPIS and recall@1 over TCM's two margins, as heat maps", ("tolerance",)),
+    FigureKind(margins_grid, "search", "heat maps of OPIS and recall@1 over the two margins of TCM", ("tolerance",)),
     FigureKind(
         gaussian_curves,
         "nothing",
-        "the utility curves U_roc and U_pr of classes whose distances are normally distributed",
+        "the utility curves U_roc and U_pr of classes with normally distributed distances",
         ("classes",),
     ),
     FigureKind(
         calibration_ranges,
         "evaluations",
-        "OPIS for several calibration ranges, and the rank of each run in each of them",
+        "OPIS and rank of each run for several calibration ranges",
         ("ranges",),
     ),
     FigureKind(
         distance_distributions,
         "evaluations",
-        "how far apart pairs of the same class and of different classes are, a row a run",
+        "distances of positive and negative pairs, one row per run",
     ),
     FigureKind(
         recall_over_epochs, "metrics", "recall@1, or another column of metrics.csv, over the epochs", ("column",)

@@ -1,11 +1,10 @@
-"""How figures look, and how they are written: one set of fonts, sizes, colours and dashes for all of them.
+"""The style of all figures (fonts, sizes, colours, dashes), and how figures are saved.
 
-Colours are those of Okabe and Ito, which colour-blind readers can tell apart; each comes with its own dashes and
-marker, so that a figure printed in black and white can still be read. Nothing here touches pyplot or leaves settings
-behind.
+The colours are those of Okabe and Ito, which colour-blind readers can tell apart. Each has its own dashes and marker,
+so that figures can be read in black and white. Nothing here uses pyplot or changes global settings.
 
-A figure's function is decorated with `styled`, takes its axes from `panels`, passes every name that comes from outside
-through `label`, and gives back a matplotlib Figure, which `save` writes.
+The function of a figure is decorated with `styled`, takes its axes from `panels`, passes every name given by the user
+through `label`, and returns a matplotlib Figure for `save`.
 """
 
 from __future__ import annotations
@@ -30,16 +29,24 @@ Arguments = ParamSpec("Arguments")
 
 BLUE, VERMILLION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 ORANGE, SKY, BLACK = "#E69F00", "#56B4E9", "#000000"
-COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK)  # Okabe and Ito without yellow, too pale for lines
+COLOURS = (
+    BLUE,
+    VERMILLION,
+    GREEN,
+    PURPLE,
+    ORANGE,
+    SKY,
+    BLACK,
+)  # Okabe and Ito without yellow, which is too pale for lines
 DASHES: tuple[Any, ...] = ("solid", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (9, 3)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
-POSITIVE, NEGATIVE = BLUE, VERMILLION  # of pairs: the same class, different classes
+POSITIVE, NEGATIVE = BLUE, VERMILLION  # pairs of the same class, pairs of different classes
 RANGE = "#F0E442"  # Okabe and Ito's yellow, for areas
 GREY, PALE = "#6b7280", "#d1d5db"
 
 SUFFIXES = (".svg", ".pdf", ".png")
-LONGEST = 32  # characters of a name that are shown
+LONGEST = 32  # the most characters of a name that are shown
 INVISIBLE = "\u200a"  # a hair space
 _FALLBACK_FONTS = (
     "Noto Sans CJK SC",
@@ -80,14 +87,14 @@ _SETTINGS: dict[str, Any] = {
     "lines.markersize": 5,
     "figure.dpi": 150,
     "savefig.dpi": 150,
-    "pdf.fonttype": 42,  # whole fonts, which publishers ask for
-    "svg.hashsalt": "isomargin",  # the same figure is the same file
+    "pdf.fonttype": 42,  # TrueType fonts, which publishers require
+    "svg.hashsalt": "isomargin",  # the same figure gives the same file
 }
 
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Draw in this style within the block, whatever the user's own settings are; they are as before afterwards."""
+    """Use this style within the block, whatever the settings of the user; they are restored afterwards."""
     import matplotlib
 
     with matplotlib.rc_context():
@@ -98,7 +105,7 @@ def style() -> Iterator[None]:
 
 
 def styled(draw: Callable[Arguments, Figure]) -> Callable[Arguments, Figure]:
-    """Make a function draw its figure in this style."""
+    """Decorate a function so that it draws its figure in this style."""
 
     @wraps(draw)
     def drawn(*arguments: Arguments.args, **options: Arguments.kwargs) -> Figure:
@@ -109,20 +116,20 @@ def styled(draw: Callable[Arguments, Figure]) -> Callable[Arguments, Figure]:
 
 
 def panels(
-    rows: int = 1, columns: int = 1, width: float = 3.4, height: float = 2.6, same_axes: bool = True, **more: Any
+    rows: int = 1, columns: int = 1, width: float = 3.4, height: float = 2.6, same_axes: bool = True, **options: Any
 ) -> tuple[Figure, list[Any]]:
-    """Give a figure and its axes, row by row, each about so many inches wide and high; `more` goes on to `subplots`."""
+    """Return a figure and its axes, row by row; panels are sized in inches, and `options` go to `subplots`."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     layout = ConstrainedLayoutEngine(wspace=0.04, hspace=0.06)
     figure = Figure(figsize=(width * columns, height * rows), layout=layout)
-    axes = figure.subplots(rows, columns, squeeze=False, sharex=same_axes, sharey=same_axes, **more)
+    axes = figure.subplots(rows, columns, squeeze=False, sharex=same_axes, sharey=same_axes, **options)
     return figure, list(axes.ravel())
 
 
 def look(number: int, marker: bool = False) -> dict[str, Any]:
-    """Give the colour and dashes of the line of that number, and its marker if asked for; 35 lines are all different.
+    """Return the colour and dashes of line `number`, and its marker if requested; 35 lines are all different.
 
     >>> look(1)["color"] == VERMILLION, look(1)["linestyle"] == look(2)["linestyle"], look(0, marker=True)["marker"]
     (True, False, 'o')
@@ -132,37 +139,37 @@ def look(number: int, marker: bool = False) -> dict[str, Any]:
 
 
 def label(name: object, longest: int = LONGEST) -> str:
-    r"""Make a name from outside fit to stand in a figure: short, on one line, no formula, only characters there are.
+    r"""Make a name safe to show in a figure: short, on one line, not a formula, with characters that a font has.
 
-    Characters that no font has are written as Python writes them. Long names lose their middle.
+    Characters that no installed font has are escaped as in Python. Long names are shortened in the middle.
 
     >>> label("$x_"), label("cat\x1b"), label("a" * 20 + "b" * 20, longest=9)
     ('\\$x_', 'cat\\x1b', 'aaaa…bbbb')
     """
     text = printable(str(name))
-    shown = "".join(each if _has_glyph(each) else ascii(each)[1:-1] for each in text)
+    shown = "".join(character if _has_glyph(character) else ascii(character)[1:-1] for character in text)
     if len(shown) > longest:
         half = (longest - 1) // 2
         shown = f"{shown[:half]}…{shown[-half:]}"
-    # A legend leaves out what begins with an underscore; a dollar sign would begin a formula.
+    # matplotlib hides legend entries that begin with an underscore, and a dollar sign begins a formula.
     return (INVISIBLE + shown if shown.startswith("_") else shown).replace("$", r"\$")
 
 
 def labels(names: Sequence[object], longest: int = LONGEST) -> list[str]:
-    """Give several names their labels, with a number where shortening made them equal.
+    """Return the labels of several names, numbered where shortening made them equal.
 
     >>> labels(["a" * 20, "aaaa" + "b" * 12 + "aaaa", "c"], longest=9)
     ['aaaa…aaaa (1)', 'aaaa…aaaa (2)', 'c']
     """
     short = [label(name, longest) for name in names]
     return [
-        each if short.count(each) == 1 else f"{each} ({short[: place + 1].count(each)})"
-        for place, each in enumerate(short)
+        text if short.count(text) == 1 else f"{text} ({short[: place + 1].count(text)})"
+        for place, text in enumerate(short)
     ]
 
 
 def scientific(value: float) -> str:
-    """Write a small number with three digits.
+    """Write a number in scientific notation with three digits.
 
     >>> scientific(0.0018436), scientific(0.0), scientific(float("nan"))
     ('1.84×10⁻³', '0', 'unknown')
@@ -176,19 +183,19 @@ def scientific(value: float) -> str:
 
 
 def legend_below(figure: Figure, handles: Sequence[Any]) -> None:
-    """Put a legend under the figure, in as many columns as it is wide enough for."""
+    """Place a legend below the figure, in as many columns as fit."""
     widest = max(len(str(handle.get_label())) for handle in handles)
-    room = figure.get_figwidth() / (0.6 + 0.07 * widest)  # inches of an entry: its line, and its characters
+    room = figure.get_figwidth() / (0.6 + 0.07 * widest)  # width of an entry in inches: its line, and its characters
     figure.legend(handles=handles, loc="outside lower center", ncols=int(min(max(room, 1), len(handles))))
 
 
 def remark(figure: Figure, sentence: str) -> None:
-    """Write a sentence in small print under the figure."""
+    """Write a sentence in small print below the figure."""
     figure.supxlabel(sentence, x=0.01, ha="left", fontsize=7.5, color=GREY)
 
 
 def check_output(path: str | os.PathLike[str]) -> Path:
-    """Give the path of a figure to write; refuse one of another format.
+    """Return the path of a figure to write; refuse an unknown format.
 
     >>> check_output("figure.jpg")
     Traceback (most recent call last):
@@ -201,7 +208,7 @@ def check_output(path: str | os.PathLike[str]) -> Path:
 
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> None:
-    """Write a figure as SVG, PDF or PNG by the path's suffix, whole or not at all, without the date in it.
+    """Write a figure atomically as SVG, PDF or PNG, depending on the suffix, without the date.
 
     >>> from tempfile import TemporaryDirectory
     >>> from isomargin.figures import gaussian_curves
@@ -214,13 +221,13 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
     kind = target.suffix.lower().removeprefix(".")
     metadata: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind, {})
     with style(), warnings.catch_warnings(), atomic_write(target) as temporary:
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # of texts that did not go through `label`
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # in texts that did not pass through `label`
         figure.savefig(temporary, format=kind, metadata=metadata)
 
 
 @cache
 def _fonts() -> tuple[str, ...]:
-    """List the fonts that are looked through for a character: matplotlib's own, then those of other scripts."""
+    """List the fonts that are searched for a character: the default of matplotlib, then fonts for other scripts."""
     from matplotlib.font_manager import fontManager
 
     installed = {font.name for font in fontManager.ttflist}

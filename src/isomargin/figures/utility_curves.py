@@ -1,4 +1,4 @@
-"""Utility against the threshold, a thin line a class: how far apart the classes are is what OPIS measures."""
+"""Utility against the threshold, one thin line per class. OPIS measures how far apart the lines are."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
     from isomargin.measure.evaluation import Evaluation
 
-GRID = 201  # distances at which curves are drawn
-MANY = 300  # classes, beyond which their lines are pixels in a figure that is otherwise drawn
+GRID = 201  # number of distances at which curves are drawn
+MANY = 300  # with more classes, their lines are rasterized in vector formats
 
 
 @style.styled
 def utility_curves(evaluations: Mapping[str, Evaluation], distances: tuple[float, float] | None = None) -> Figure:
-    """Draw each class's utility over the thresholds, a panel an evaluation, with the same axes.
+    """Draw the utility of each class against the threshold, one panel per evaluation, on the same axes.
 
-    The calibration range is shaded and OPIS, the variance of the curves within it, is in the title.
+    The calibration range is shaded. The title gives OPIS, the variance of the curves within this range.
 
     Parameters
     ----------
-    evaluations: by the names to show.
-    distances: the ends of the axis; about the nearest and farthest pairs if not given.
+    evaluations: evaluations by the names to show.
+    distances: the ends of the axis. By default about the nearest and the farthest pairs.
 
     >>> import isomargin as im
     >>> embeddings = np.random.default_rng(0).normal(size=(60, 8)) + 3 * np.eye(8)[np.arange(60) % 6]
@@ -57,20 +57,20 @@ def utility_curves(evaluations: Mapping[str, Evaluation], distances: tuple[float
 
 
 def _legend(evaluation: Evaluation) -> list[Any]:
-    """Give the legend's entries; a class's line as it looks where it is alone."""
+    """Return the entries of the legend; the line of a class has full opacity there."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    mean = "mean of the classes" if evaluation.settings.mean_curve == "classes" else "all pairs together"
+    mean = "mean over classes" if evaluation.settings.mean_curve == "classes" else "all pairs pooled"
     return [
-        Line2D([], [], color=style.BLUE, lw=0.8, label="a class"),
+        Line2D([], [], color=style.BLUE, lw=0.8, label="one class"),
         Line2D([], [], color=style.BLACK, lw=1.8, label=mean),
         Patch(color=style.RANGE, alpha=0.35, lw=0, label="calibration range"),
     ]
 
 
 def _draw_panel(axis: Any, evaluation: Evaluation, ends: tuple[float, float]) -> None:
-    """Draw the curves of one evaluation, the mean, and the calibration range."""
+    """Draw the curves of one evaluation, their mean and the calibration range."""
     from matplotlib.collections import LineCollection
 
     curves = evaluation.with_settings(distances=ends, grid=GRID).curves
