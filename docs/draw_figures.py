@@ -1,9 +1,9 @@
-"""Draws docs/images/figure-*.png, the pictures of docs/figures.md, from runs on the rendered letters.
+"""Draw docs/images/figure-*.png, the figures of docs/figures.md, from runs on rendered letters.
 
-python docs/draw_figures.py
+    python docs/draw_figures.py
 
-Trains what is missing into runs and runs/figures first: 15 runs, and a search of 17 short ones. The
-two-dimensional figure has a script of its own, mnist_figure.py.
+Runs that are missing in runs and runs/figures are trained first: 15 runs, and a search of 17 short runs. The script
+mnist_figure.py draws the two-dimensional figure.
 """
 
 from pathlib import Path
@@ -19,12 +19,13 @@ from isomargin.training.tune import tune
 ROOT = Path(__file__).parent.parent
 IMAGES, RUNS = ROOT / "docs" / "images", ROOT / "runs" / "figures"
 SMOOTH_AP = ("loss.base={name: smooth_ap}",)
-SMOOTH_AP_TCM = (*SMOOTH_AP, "loss.regularizer.weight=1")  # Smooth-AP lies between 0 and 1, ProxyNCA's scale is 18
+SMOOTH_AP_TCM = (*SMOOTH_AP, "loss.regularizer.weight=1")  # Smooth-AP lies between 0 and 1, the scale of ProxyNCA is 18
 SHORT = ("epochs=6", "evaluation.every=6")
 EVERY_EPOCH = ("epochs=6", "evaluation.every=1")
 MARGINS: dict[str, Any] = {"positive_margins": (0.8, 0.85, 0.9, 0.95), "negative_margins": (0.3, 0.4, 0.5, 0.6)}
 
-# Each run's folder, with its recipe and how it differs from it. All see as many images, so small batches more steps.
+# Folder of each run, its recipe and the changes to it. All runs see the same number of images, so small batches take
+# more steps.
 RECIPES: dict[str, tuple[str, tuple[str, ...]]] = {
     "proxy-nca-256": ("glyphs", EVERY_EPOCH),
     "proxy-nca-256-tcm": ("glyphs-tcm", EVERY_EPOCH),
@@ -42,7 +43,7 @@ RECIPES: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-# What each figure is drawn from: the runs of `isomargin train glyphs` and `glyphs-tcm`, and those above.
+# The runs that each figure shows: those of `isomargin train glyphs` and `glyphs-tcm`, and those above.
 LETTERS = ("glyphs", "glyphs-tcm")
 VARIANTS = tuple(f"figures/{name}" for name in RECIPES if name.startswith("proxy-nca-256"))
 TWINS = tuple(f"figures/{name}" for name in RECIPES if not name.endswith(("plus", "minus", "prime")))
@@ -59,6 +60,7 @@ DRAWN: dict[str, tuple[str, ...]] = {
 
 
 def train_missing() -> None:
+    """Train the runs that do not exist yet."""
     wanted = {ROOT / "runs" / name: load_recipe(name) for name in LETTERS}
     wanted |= {RUNS / name: load_recipe(recipe, changes) for name, (recipe, changes) in RECIPES.items()}
     for folder, recipe in wanted.items():
@@ -69,11 +71,12 @@ def train_missing() -> None:
 
 
 def draw_all() -> None:
+    """Draw all figures into docs/images."""
     for name, runs in DRAWN.items():
         path = IMAGES / f"figure-{name}.png"
-        figure(name, [ROOT / "runs" / each for each in runs], path)
+        figure(name, [ROOT / "runs" / run for run in runs], path)
         with Image.open(path) as drawn:
-            few_colours = drawn.convert("RGB").quantize(128)  # a third of the size, and no difference to the eye
+            few_colours = drawn.convert("RGB").quantize(128)  # a third of the size, with no visible difference
         few_colours.save(path, optimize=True)
 
 

@@ -1,4 +1,4 @@
-"""Write the table of docs/scores.md from the registry of scores: `python docs/fill_scores.py`."""
+"""Fill the table of docs/scores.md from the registry of scores: `python docs/fill_scores.py`."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ PAGE = Path(__file__).parent / "scores.md"
 
 
 def scores_table() -> str:
-    """Every score as a row of Markdown."""
+    """Return a Markdown table with one row per score."""
     fixed = list(SCORES.values())
     ranks = [score.group for score in fixed].index("retrieval")
     rows = [
@@ -20,7 +20,7 @@ def scores_table() -> str:
 
 
 def filled(page: str) -> str:
-    """The page with the table that the registry gives."""
+    """Return the page with its table replaced by that of the registry."""
     table = scores_table()
     return re.sub(r"(<!-- scores -->\n).*?(<!-- end -->)", lambda m: f"{m[1]}{table}\n{m[2]}", page, flags=re.DOTALL)
 

@@ -1,9 +1,9 @@
-"""Draws docs/images/figure-embeddings_2d.png: digits of MNIST in two dimensions, ArcFace without and with TCM.
+"""Draw docs/images/figure-embeddings_2d.png: the digits of MNIST in two dimensions, ArcFace with and without TCM.
 
-python docs/mnist_figure.py FOLDER
+    python docs/mnist_figure.py FOLDER
 
-FOLDER holds MNIST's four idx files. Runs that are not in runs/mnist yet are trained first,
-about ten minutes each on one core.
+FOLDER holds the four idx files of MNIST. Runs that are missing in runs/mnist are trained first, which takes about ten
+minutes each on one core.
 """
 
 import sys
@@ -19,17 +19,18 @@ from isomargin.training.run_folder import RunFolder
 
 HERE = Path(__file__).parent
 RUNS = HERE.parent / "runs" / "mnist"
-# Ten classes evenly around a circle are 36 degrees apart, of a cosine of 0.81: a negative margin much below that could
-# not be kept by any embedding. The margins are angles of 8 and 32 degrees.
+# Ten classes spread evenly around a circle are 36 degrees apart, a cosine of 0.81, so no embedding could satisfy a
+# negative margin much below that. The margins are angles of 8 and 32 degrees.
 TCM = {"name": "tcm", "positive_margin": 0.99, "negative_margin": 0.85}
-# Gentler than ArcFace's usual 64 and 0.5, with which digits stayed on top of each other for the first epoch. Two
-# dimensions are hard to train all the same: classes can hardly pass each other on a circle, and another seed may leave
-# some together.
+# Smaller than the usual 64 and 0.5 of ArcFace, with which the digits stayed on top of each other for the first epoch.
+# Two dimensions are still hard to train: classes can hardly pass each other on a circle, and with another seed some may
+# stay together.
 ARCFACE = {"name": "arcface", "scale": 16, "margin": 0.1}
 EPOCHS = 5
 
 
 def recipe(name: str, folder: Path, regularizer: dict[str, Any] | None) -> Recipe:
+    """Return the recipe of a run on the digits in `folder`."""
     return read_recipe(
         {
             "name": f"mnist-{name}",
@@ -47,6 +48,7 @@ def recipe(name: str, folder: Path, regularizer: dict[str, Any] | None) -> Recip
 
 
 def main() -> None:
+    """Train the missing runs and draw the figure."""
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     shown = {}

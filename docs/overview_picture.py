@@ -1,4 +1,4 @@
-"""Draws docs/images/overview.png, how TCM and the class alignment change OPIS, from results/*/table.csv.
+"""Draw docs/images/overview.png, how TCM and class alignment change OPIS, from results/*/table.csv.
 
 python docs/overview_picture.py
 """
@@ -25,7 +25,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     "tcm": {"color": VERMILLION, "marker": "s"},
     "alignment": {"color": BLUE, "marker": "o"},
 }
-RANGE = (-0.68, 0.58)  # of the axis, wide enough for every interval
+RANGE = (-0.68, 0.58)  # changes of OPIS that the axes show
 
 
 @styled
@@ -60,7 +60,7 @@ def draw_setting(panel: Axes, cases: dict[str, dict[str, dict[str, str]]], losse
             panel.plot((low, high), (height, height), color=look["color"], lw=1.4, alpha=1 if significant else 0.5)
             panel.plot(change, height, **look, ms=4.5, ls="none", mfc=look["color"] if significant else "white")
         label = {"tcm": "TCM", "alignment": "class alignment"}[training]
-        handles += panel.plot([], [], **look, ls="solid", lw=1.4, ms=4.5, label=f"{label}, 95% interval")
+        handles += panel.plot([], [], **look, ls="solid", lw=1.4, ms=4.5, label=f"{label}, 95% confidence interval")
     handles += panel.plot([], [], color=GREY, marker="o", mfc="white", ls="none", label="not significant")
     panel.axvline(0, color=GREY, lw=0.8)
     panel.set(xlim=RANGE, ylim=(len(losses) - 0.5, -0.5))

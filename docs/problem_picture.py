@@ -1,4 +1,4 @@
-"""Draws docs/images/problem.png, the picture at the top of the README, from the rendered letters.
+"""Draw docs/images/problem.png, the figure at the top of the README, from rendered letters.
 
 python docs/problem_picture.py
 """
@@ -19,7 +19,7 @@ ACCEPTS, REJECTS, GREY = "#c2410c", "#1d4ed8", "#6b7280"
 
 
 def project(train: np.ndarray, test: np.ndarray, dimensions: int) -> np.ndarray:
-    """(n, dimensions) the test images in the coordinates of the training images' principal components."""
+    """(n, dimensions) the test images projected on the principal components of the training images."""
     train_pixels = train.reshape(len(train), -1).astype(np.float32) / 255
     test_pixels = test.reshape(len(test), -1).astype(np.float32) / 255
     mean = train_pixels.mean(axis=0)
