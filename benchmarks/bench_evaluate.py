@@ -1,12 +1,12 @@
 """Speed and memory of ``evaluate``, as ratios measured side by side in one run.
 
-    python benchmarks/bench_evaluate.py            # everything, some ten minutes on 2 cores
-    python benchmarks/bench_evaluate.py --quick    # a tenth of the pairs, to see that it runs
+    python benchmarks/bench_evaluate.py            # everything, about ten minutes on 2 cores
+    python benchmarks/bench_evaluate.py --quick    # a tenth of the pairs, to check that it runs
 
-Held against: the bare product of the upper triangle (the same tiles with nothing done to them, in the fastest tile
-size) and the exact search that recall@k usually comes from, faiss's IndexFlatIP with k = 32. Sizes are those of the
-test halves of Stanford Online Products and of iNaturalist-2018. Rounds are interleaved and the median ratio is
-reported, because other programs share the machine.
+``evaluate`` is compared with the bare product of the upper triangle (the same tiles without any further work, at the
+fastest tile size) and with the exact search that recall@k usually comes from, IndexFlatIP of faiss with k = 32. The
+sizes are those of the test halves of Stanford Online Products and iNaturalist-2018. Rounds are interleaved and the
+median ratio is reported, because other programs share the machine.
 """
 
 import argparse
@@ -24,34 +24,34 @@ from threadpoolctl import threadpool_limits
 
 from measuring import GIGABYTE, forget_peak, in_a_process, memory_in_use, seconds, verdict
 
-PRODUCTS = (60_502, 11_316)  # images, classes
+PRODUCTS = (60_502, 11_316)  # items, classes
 SPECIES = (136_093, 2_452)
 DIMENSIONS = 512
 
 
-def make_embeddings(images: int, classes: int, dimensions: int = DIMENSIONS) -> tuple[np.ndarray, np.ndarray]:
-    """Unit vectors around random class centres; class sizes vary, each has at least two images."""
+def make_embeddings(items: int, classes: int, dimensions: int = DIMENSIONS) -> tuple[np.ndarray, np.ndarray]:
+    """Make unit vectors around random class centres; class sizes vary, with at least two items per class."""
     generator = np.random.default_rng(0)
-    labels = np.concatenate([np.arange(classes).repeat(2), generator.integers(0, classes, images - 2 * classes)])
+    labels = np.concatenate([np.arange(classes).repeat(2), generator.integers(0, classes, items - 2 * classes)])
     centres = generator.standard_normal((classes, 64), dtype=np.float32)
     spread = (0.5 + generator.random(classes, dtype=np.float32))[labels, None]
     mixing = generator.standard_normal((64, dimensions), dtype=np.float32) / 8
     vectors = centres[labels] @ mixing
-    vectors += 1.5 * spread * generator.standard_normal((images, dimensions), dtype=np.float32)
+    vectors += 1.5 * spread * generator.standard_normal((items, dimensions), dtype=np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors, labels
 
 
 def bare_product(vectors: np.ndarray, tile_rows: int) -> None:
-    """Take all tiles of the upper triangle, one thread a tile, and do nothing with them."""
+    """Compute all tiles of the upper triangle, one thread per tile, and do nothing with them."""
     blocks = [slice(first, min(first + tile_rows, len(vectors))) for first in range(0, len(vectors), tile_rows)]
-    tiles = [(one, other) for i, one in enumerate(blocks) for other in blocks[i:]]
+    tiles = [(rows, columns) for i, rows in enumerate(blocks) for columns in blocks[i:]]
     scratch = threading.local()
 
     def work(tile: tuple[slice, slice]) -> None:
         if not hasattr(scratch, "out"):
             scratch.out = np.empty(tile_rows * tile_rows, np.float32)
-        shape = tuple(each.stop - each.start for each in tile)
+        shape = tuple(side.stop - side.start for side in tile)
         out = scratch.out[: shape[0] * shape[1]].reshape(shape)
         np.matmul(vectors[tile[0]], vectors[tile[1]].T, out=out)
 
@@ -60,6 +60,7 @@ def bare_product(vectors: np.ndarray, tile_rows: int) -> None:
 
 
 def search_with_faiss(vectors: np.ndarray) -> None:
+    """Find the 32 nearest neighbours of every vector."""
     import faiss
 
     index = faiss.IndexFlatIP(vectors.shape[1])
@@ -67,21 +68,22 @@ def search_with_faiss(vectors: np.ndarray) -> None:
     index.search(vectors, 32)
 
 
-def side_by_side(images: int, classes: int, rounds: int) -> None:
+def side_by_side(items: int, classes: int, rounds: int) -> None:
+    """Print the time of evaluate, of the bare product and of faiss, and their ratios."""
     import isomargin as im
 
-    vectors, labels = make_embeddings(images, classes)
-    im.evaluate(vectors[:6000], labels[:6000] % 50)  # compiles, or reads what was compiled
+    vectors, labels = make_embeddings(items, classes)
+    im.evaluate(vectors[:6000], labels[:6000] % 50)  # compiles the code, or loads it from the cache
     tile_rows = min((512, 1024, 2048), key=lambda rows: seconds(lambda: bare_product(vectors[:16384], rows)))
     times: dict[str, list[float]] = {"product": [], "evaluate": [], "faiss": []}
     for _ in range(rounds):
         times["product"].append(seconds(lambda: bare_product(vectors, tile_rows)))
         times["evaluate"].append(seconds(lambda: im.evaluate(vectors, labels).scores()))
         times["faiss"].append(seconds(lambda: search_with_faiss(vectors)))
-    print(f"\n{images:,} images, {DIMENSIONS} dimensions, {classes:,} classes; median of {rounds} rounds")
+    print(f"\n{items:,} items, {DIMENSIONS} dimensions, {classes:,} classes; median of {rounds} rounds")
     for name, what in (
         ("product", f"bare product of the upper triangle, tiles of {tile_rows}"),
-        ("evaluate", "evaluate, every score, R-precision and MAP@R included"),
+        ("evaluate", "evaluate, all scores including R-precision and MAP@R"),
         ("faiss", "faiss IndexFlatIP, k = 32"),
     ):
         print(f"  {statistics.median(times[name]):8.2f} s  {what}")
@@ -89,11 +91,11 @@ def side_by_side(images: int, classes: int, rounds: int) -> None:
         ratio = statistics.median(a / b for a, b in zip(times["evaluate"], times[other], strict=True))
         print(f"  evaluate / {other:8s} {ratio:6.3f}   at most {limit}: {verdict(ratio <= limit)}")
     ratio = statistics.median(a / b for a, b in zip(times["product"], times["faiss"], strict=True))
-    print(f"  product  / faiss    {ratio:6.3f}   what no count of all pairs can go below")
+    print(f"  product  / faiss    {ratio:6.3f}   a lower bound for any count of all pairs")
 
 
 def measure_alone(path: str) -> tuple[float, float, float]:
-    """In a process of its own: seconds of evaluate, its peak memory above the embeddings, and of the whole process."""
+    """In a separate process: time of evaluate, its peak memory above the embeddings, and that of the whole process."""
     import isomargin as im
 
     warm_vectors, warm_labels = make_embeddings(6000, 50, 16)
@@ -102,43 +104,46 @@ def measure_alone(path: str) -> tuple[float, float, float]:
         vectors, labels = file["embeddings"], file["labels"]
     before = memory_in_use("VmRSS")
     forget_peak()
-    took = seconds(lambda: im.evaluate(vectors, labels).scores())
-    return took, memory_in_use("VmHWM") - before, memory_in_use("VmHWM")
+    duration = seconds(lambda: im.evaluate(vectors, labels).scores())
+    return duration, memory_in_use("VmHWM") - before, memory_in_use("VmHWM")
 
 
-def alone(images: int, classes: int) -> tuple[float, float, float]:
+def alone(items: int, classes: int) -> tuple[float, float, float]:
+    """Run `measure_alone` on embeddings of this size."""
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "embeddings.npz")
-        vectors, labels = make_embeddings(images, classes)
+        vectors, labels = make_embeddings(items, classes)
         np.savez(path, embeddings=vectors, labels=labels)
         del vectors
         return in_a_process(measure_alone, path)
 
 
-def scaling(images: int, classes: int) -> None:
-    print("\ntime grows as n squared, memory as n (each size in a process of its own)")
-    print("   images  classes   seconds   ns a pair   peak above embeddings   KB a row")
+def scaling(items: int, classes: int) -> None:
+    """Print how time and memory grow with the number of items."""
+    print("\ntime grows as n squared, memory as n (each size in a separate process)")
+    print("    items  classes   seconds ns per pair   peak above embeddings KB per row")
     for part in (8, 4, 2, 1):
-        n = images // part
-        took, above, _ = alone(n, classes // part)
+        n = items // part
+        duration, above, _ = alone(n, classes // part)
         pairs = n * (n - 1) / 2
         print(
-            f"  {n:7,} {classes // part:8,} {took:9.2f} {took / pairs * 1e9:11.2f} "
+            f"  {n:7,} {classes // part:8,} {duration:9.2f} {duration / pairs * 1e9:11.2f} "
             f"{above / GIGABYTE:20.2f} GB {above / n / 1000:10.1f}"
         )
     print(f"  at most 1.5 GB above the embeddings: {verdict(above <= 1.5 * GIGABYTE)}")
 
 
-def large(images: int, classes: int) -> None:
-    took, above, peak = alone(images, classes)
-    print(f"\n{images:,} images, {DIMENSIONS} dimensions, {classes:,} classes")
-    print(
-        f"  {took:.1f} s, peak of the whole process {peak / GIGABYTE:.2f} GB ({above / GIGABYTE:.2f} above embeddings)"
-    )
+def large(items: int, classes: int) -> None:
+    """Print the time and memory of evaluate on a large set."""
+    duration, above, peak = alone(items, classes)
+    print(f"\n{items:,} items, {DIMENSIONS} dimensions, {classes:,} classes")
+    peaks = f"{peak / GIGABYTE:.2f} GB ({above / GIGABYTE:.2f} above embeddings)"
+    print(f"  {duration:.1f} s, peak of the whole process {peaks}")
     print(f"  within 4 GB: {verdict(peak <= 4 * GIGABYTE)}")
 
 
 def start_up() -> None:
+    """Print how long the import and the command line take to start."""
     print("\nstart-up, best of 5")
     commands = {
         "import isomargin": ([sys.executable, "-c", "import isomargin"], 1.5),
@@ -152,6 +157,7 @@ def start_up() -> None:
 
 
 def main() -> None:
+    """Run all measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the pairs")
     parser.add_argument("--rounds", type=int, default=3)

@@ -1,11 +1,11 @@
-"""Size and speed of the report: how large the page is, how soon it can be used, how quickly the slider answers.
+"""Size and speed of the HTML report: file size, time until it can be used, and response time of the slider.
 
-    python benchmarks/bench_report.py            # both sets, some three minutes on 2 cores
-    python benchmarks/bench_report.py --quick    # the smaller set alone
+    python benchmarks/bench_report.py            # both sets, about three minutes on 2 cores
+    python benchmarks/bench_report.py --quick    # only the smaller set
 
-Classes are as many as in the test halves of iNaturalist-2018 and of Stanford Online Products, with five images each:
-a report's size and speed depend on its classes. A page that loads plotly and draws nothing is opened in turn with the
-report: what it takes, no report can be quicker than. Needs playwright and a Chromium (`apt-get install chromium`).
+The numbers of classes are those of the test halves of iNaturalist-2018 and Stanford Online Products, because size and
+speed of a report depend on the number of classes. Each class has five items. A page that only loads plotly is opened in
+turn with the report, as a lower bound. Needs playwright and Chromium (`apt-get install chromium`).
 """
 
 import argparse
@@ -21,9 +21,9 @@ import numpy as np
 from measuring import MEGABYTE, seconds, verdict
 
 SPECIES, PRODUCTS = 2_452, 11_316  # classes
-IMAGES = 5
+ITEMS = 5  # per class
 DIMENSIONS = 32
-LARGEST, LATEST = 12 * MEGABYTE, 2.0  # bytes and seconds, promised for as many classes as SPECIES
+LARGEST, LATEST = 12 * MEGABYTE, 2.0  # limits in bytes and seconds for the SPECIES classes
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
 OPENINGS, STEPS = 5, 30
@@ -44,15 +44,15 @@ STEP = """async steps => {
 
 
 READY, DRAWN = "html[data-ready=true]", "html:not([data-busy=true])"
-FIRST_TEXT = "() => performance.getEntriesByName('first-contentful-paint').map(each => each.startTime)"
+FIRST_TEXT = "() => performance.getEntriesByName('first-contentful-paint').map(entry => entry.startTime)"
 
 
 def make_evaluation(classes: int) -> Any:
-    """Gaussian clusters of different widths, evaluated."""
+    """Evaluate Gaussian clusters of different widths."""
     import isomargin
 
     generator = np.random.default_rng(0)
-    labels = np.repeat(np.arange(classes), IMAGES)
+    labels = np.repeat(np.arange(classes), ITEMS)
     centres = generator.normal(size=(classes, DIMENSIONS))
     spread = np.linspace(0.3, 0.9, classes)[labels, None]
     vectors = centres[labels] + spread * generator.normal(size=(len(labels), DIMENSIONS))
@@ -60,7 +60,7 @@ def make_evaluation(classes: int) -> Any:
 
 
 def open_page(browser: Any, path: Path) -> tuple[Any, float]:
-    """Open a page in a process of its own; the page and the seconds from navigation until it is ready."""
+    """Open a page in a new browser context; return the page and the seconds from navigation until it is ready."""
     context = browser.new_context(offline=True, viewport={"width": 1280, "height": 900})
     page = context.new_page()
 
@@ -72,16 +72,16 @@ def open_page(browser: Any, path: Path) -> tuple[Any, float]:
 
 
 def open_in_turn(browser: Any, report: Path, bare: Path) -> dict[str, list[float]]:
-    """Seconds until both pages are ready, until the report's text is seen and it is all drawn, and of slider steps."""
+    """Return the seconds until both pages are ready, until the report shows text and all plots, and of slider steps."""
     times: dict[str, list[float]] = {"bare": [], "report": [], "text": [], "drawn": [], "step": []}
     for _ in range(OPENINGS):
-        page, taken = open_page(browser, bare)
-        times["bare"].append(taken)
+        page, duration = open_page(browser, bare)
+        times["bare"].append(duration)
         page.context.close()
-        page, taken = open_page(browser, report)
-        times["report"].append(taken)
-        times["drawn"].append(taken + seconds(lambda page=page: page.locator(DRAWN).wait_for(state="attached")))
-        times["text"] += [each / 1000 for each in page.evaluate(FIRST_TEXT)]
+        page, duration = open_page(browser, report)
+        times["report"].append(duration)
+        times["drawn"].append(duration + seconds(lambda page=page: page.locator(DRAWN).wait_for(state="attached")))
+        times["text"] += [milliseconds / 1000 for milliseconds in page.evaluate(FIRST_TEXT)]
         if not times["step"]:
             times["step"] = page.evaluate(STEP, STEPS)
         page.context.close()
@@ -89,7 +89,7 @@ def open_in_turn(browser: Any, report: Path, bare: Path) -> dict[str, list[float
 
 
 def write_bare_page(path: Path) -> None:
-    """A page that loads plotly and draws nothing."""
+    """Write a page that loads plotly and draws nothing."""
     from plotly.offline import get_plotlyjs
 
     ready = "document.documentElement.dataset.ready = 'true'"
@@ -100,6 +100,7 @@ def write_bare_page(path: Path) -> None:
 
 
 def measure(browser: Any, classes: int, folder: Path) -> None:
+    """Print the size and speed of a report with this number of classes."""
     from isomargin.report.write import write_report
 
     evaluation = make_evaluation(classes)
@@ -110,28 +111,29 @@ def measure(browser: Any, classes: int, folder: Path) -> None:
     size = report.stat().st_size
     times = open_in_turn(browser, report, bare)
     ready, plotly, text, drawn, step = (
-        statistics.median(times[each]) for each in ("report", "bare", "text", "drawn", "step")
+        statistics.median(times[name]) for name in ("report", "bare", "text", "drawn", "step")
     )
     span = f"({min(times['report']):.2f} to {max(times['report']):.2f}; plotly alone {plotly:.2f})"
-    print(f"{classes:,} classes of {IMAGES} images")
+    print(f"{classes:,} classes of {ITEMS} items")
     print(f"  written in    {write:6.1f} s, {write_without:.1f} s without intervals")
     print(
         f"  size          {size / MEGABYTE:6.1f} MB" + limit(classes, size <= LARGEST, f"{LARGEST / MEGABYTE:.0f} MB")
     )
-    print(f"  text seen     {text:6.2f} s after navigation")
+    print(f"  text shown    {text:6.2f} s after navigation")
     print(f"  ready after   {ready:6.2f} s {span}" + limit(classes, ready <= LATEST, f"{LATEST:g} s"))
-    print(f"  all drawn     {drawn:6.2f} s, plots out of view too")
-    print(f"  slider step   {1000 * step:6.0f} ms, the slowest {1000 * max(times['step']):.0f} ms")
+    print(f"  all drawn     {drawn:6.2f} s, including plots out of view")
+    print(f"  slider step   {1000 * step:6.0f} ms, slowest {1000 * max(times['step']):.0f} ms")
 
 
 def limit(classes: int, holds: bool, most: str) -> str:
-    """Say whether a promise holds, where there is one."""
+    """Return whether a limit is met, if there is one for this number of classes."""
     return f", at most {most}: {verdict(holds)}" if classes == SPECIES else ""
 
 
 def main() -> None:
+    """Measure both sets."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="the smaller set alone")
+    parser.add_argument("--quick", action="store_true", help="only the smaller set")
     quick = parser.parse_args().quick
     from playwright.sync_api import sync_playwright
 

@@ -1,13 +1,13 @@
 """Speed and memory of the training loop, as ratios measured side by side in one run.
 
-    python benchmarks/bench_training.py            # everything, some twelve minutes on 2 cores
-    python benchmarks/bench_training.py --quick    # two rounds of a few steps, to see that it runs
+    python benchmarks/bench_training.py            # everything, about twelve minutes on 2 cores
+    python benchmarks/bench_training.py --quick    # two rounds of a few steps, to check that it runs
 
-Held against: a bare loop, as one would write it by hand in plain PyTorch for the same model, loss, sampler and images,
-without logs, checkpoints or seeds; the same training without TCM; and the memory of a plain batch. Ours is `train`
-itself, on the CPU; what is timed are its steps with the making of their batches, not set-up nor evaluation. Rounds are
-interleaved and the median ratio is reported, because other programs share the machine; memory is measured in a process
-of its own each.
+`train` is compared with a bare loop, written by hand in plain PyTorch for the same model, loss, sampler and images,
+without logs, checkpoints or seeds; with the same training without TCM; and with the memory of a plain batch. It runs on
+the CPU. The times are those of training steps including the preparation of their batches, without set-up and
+evaluation. Rounds are interleaved and the median ratio is reported, because other programs share the machine. Memory is
+measured in separate processes.
 """
 
 import argparse
@@ -42,7 +42,11 @@ WARM_UP = 3  # steps of each round that are not timed
 ALONE = {"base": "smooth_ap"}
 WITH_TCM = {"base": "smooth_ap", "regularizer": "tcm"}
 LITE = {"backbone": "tf_efficientnet_lite0", "image_size": 96, "dimensions": 128}
-TINY = {"backbone": "test_resnet", "image_size": 64, "dimensions": 128}  # timm's smallest: reading files is all
+TINY = {
+    "backbone": "test_resnet",
+    "image_size": 64,
+    "dimensions": 128,
+}  # the smallest of timm: reading files takes most of the time
 FROZEN = ["conv_stem", "bn1", "blocks.0", "blocks.1", "blocks.2", "blocks.3"]  # as in recipes/cub-lite0.yaml
 
 Item = TypeVar("Item")
@@ -53,7 +57,7 @@ Batches = Iterator[tuple[Tensor, Tensor]]
 
 
 def synthetic_images(root: Path, classes: int, images_per_class: int, size: int) -> DataSplit:
-    """A reader for `load_data`: coloured blocks with noise, in memory; `root` is not looked at."""
+    """Reader for `load_data`: noisy coloured blocks in memory; `root` is ignored."""
     generator = np.random.default_rng(0)
 
     def part(name: str, classes: int) -> ImageSet:
@@ -70,7 +74,7 @@ REGISTRY["synthetic"] = synthetic_images
 
 
 def write_photographs(folder: Path, classes: int, images_per_class: int, size: int = 160) -> None:
-    """Write JPEGs as smooth as photographs, a folder a class."""
+    """Write JPEG files as smooth as photographs, one folder per class."""
     generator = np.random.default_rng(0)
     for number in range(classes):
         (folder / f"{number:03}").mkdir()
@@ -82,7 +86,7 @@ def write_photographs(folder: Path, classes: int, images_per_class: int, size: i
 
 
 def make_recipe(steps: int, **sections: Any) -> Recipe:
-    """Make a recipe of so many steps, evaluated on few images and only at the end."""
+    """Make a recipe with this number of steps, evaluated on few images and only at the end."""
     evaluation: dict[str, Any] = {"every": 1e6}
     if sections["data"]["name"] == "glyphs":
         evaluation |= {"held_out": 0.02, "test": False}
@@ -91,29 +95,29 @@ def make_recipe(steps: int, **sections: Any) -> Recipe:
     return recipe.model_copy(update={"epochs": steps / batches})
 
 
-# Seconds of the steps
+# Timing of the steps
 
 
 @dataclass
 class Stopwatch:
-    """Notes when each batch is ready; the time from one to the next is that of a step and of making a batch."""
+    """Records when each batch is ready; the time between two batches is that of a step and of preparing a batch."""
 
     times: list[float]
 
     def over(self, batches: Iterable[Item]) -> Iterator[Item]:
-        """Pass the batches on."""
+        """Pass the batches through."""
         for batch in batches:
             self.times.append(time.perf_counter())
             yield batch
 
     @property
     def step(self) -> float:
-        """The mean seconds of a step, but for those of the warm-up; the last, which ends in an evaluation, is out."""
+        """Mean seconds of a step, without the warm-up and without the last step, which ends in an evaluation."""
         return (self.times[-1] - self.times[WARM_UP]) / (len(self.times) - 1 - WARM_UP)
 
 
 def our_step(recipe: Recipe) -> float:
-    """Train with our loop; return the seconds of a step."""
+    """Train with `train`; return the seconds of a step."""
     watch, feed = Stopwatch([]), loop.training_batches
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -145,6 +149,7 @@ def bare_step(recipe: Recipe) -> float:
 
 
 def bare_batches_in_memory(images: ImageSet, sampler: ClassBatchSampler) -> Batches:
+    """Yield batches of images in memory, without end."""
     pixels, labels = torch.from_numpy(images.pixels)[:, None], torch.from_numpy(images.labels)
     distort = RandomAffine()
     for epoch in itertools.count():
@@ -155,7 +160,7 @@ def bare_batches_in_memory(images: ImageSet, sampler: ClassBatchSampler) -> Batc
 
 
 class BareFiles(Dataset[tuple[Tensor, int]]):
-    """Image files with torchvision's transforms, to uint8: a quarter of the bytes that workers have to hand over."""
+    """Image files with the transforms of torchvision, as uint8: a quarter of the bytes to send from the workers."""
 
     def __init__(self, images: ImageSet, size: int) -> None:
         from torchvision.transforms import v2
@@ -168,8 +173,9 @@ class BareFiles(Dataset[tuple[Tensor, int]]):
 
 
 def bare_batches_of_files(images: ImageSet, sampler: ClassBatchSampler, expected: Any) -> Batches:
+    """Yield batches of image files, without end."""
     files = BareFiles(images, expected.size)
-    mean, std = (torch.tensor(each).view(1, 3, 1, 1) for each in (expected.mean, expected.std))
+    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (expected.mean, expected.std))
     loader = DataLoader(files, batch_sampler=EpochAfterEpoch(sampler), num_workers=default_workers())
     for batch, labels in loader:
         yield (batch.float() / 255 - mean) / std, labels
@@ -177,7 +183,7 @@ def bare_batches_of_files(images: ImageSet, sampler: ClassBatchSampler, expected
 
 @dataclass
 class EpochAfterEpoch:
-    """A sampler's epochs without end, so that the workers are not started anew with each."""
+    """Repeats the epochs of a sampler without end, so that workers are not restarted after every epoch."""
 
     sampler: ClassBatchSampler
 
@@ -187,21 +193,22 @@ class EpochAfterEpoch:
             yield from self.sampler
 
 
-def in_turns(one: Callable[[], float], other: Callable[[], float], rounds: int) -> list[tuple[float, float]]:
-    """Measure both in every round, now the one first and now the other, after a round that warms up."""
+def in_turns(first: Callable[[], float], second: Callable[[], float], rounds: int) -> list[tuple[float, float]]:
+    """Measure both in every round, in alternating order, after a warm-up round."""
     pairs = []
     for number in range(rounds + 1):
         if number % 2:
-            first = one()
-            pairs.append((first, other()))
+            first_seconds = first()
+            second_seconds = second()
         else:
-            second = other()
-            pairs.append((one(), second))
+            second_seconds = second()
+            first_seconds = first()
+        pairs.append((first_seconds, second_seconds))
     return pairs[1:]
 
 
 def quartiles(values: Iterable[float]) -> tuple[float, float, float]:
-    """The median and what half of the values lie between."""
+    """Return the median and the two quartiles."""
     ordered = sorted(values)
     quarter = len(ordered) // 4
     return statistics.median(ordered), ordered[quarter], ordered[-1 - quarter]
@@ -211,40 +218,42 @@ def quartiles(values: Iterable[float]) -> tuple[float, float, float]:
 
 
 def against_bare(cases: dict[str, tuple[Recipe, int]]) -> None:
-    """Print how many images a second we train on, against a bare loop; cases are recipes and numbers of rounds."""
-    print("\nour loop against a bare one, images a second")
-    print(f"  {'':36s}{'ours':>8s}{'bare':>8s}   ours / bare (half of the rounds)")
+    """Print the images per second of `train` and of a bare loop; cases are recipes and numbers of rounds."""
+    print("\nour loop compared with a bare loop, images per second")
+    print(f"  {'':36s}{'ours':>8s}{'bare':>8s}   ours / bare (quartiles)")
     for title, (recipe, rounds) in cases.items():
         pairs = in_turns(lambda recipe=recipe: our_step(recipe), lambda recipe=recipe: bare_step(recipe), rounds)
         images = recipe.batch.classes * recipe.batch.images_per_class
-        ours, bare = (images / statistics.median(each) for each in zip(*pairs, strict=True))
+        ours, bare = (images / statistics.median(durations) for durations in zip(*pairs, strict=True))
         ratio, low, high = quartiles(bare / ours for ours, bare in pairs)
         shown = f"{ratio:.3f} ({low:.3f} to {high:.3f})"
         print(f"  {title:36s}{ours:8.0f}{bare:8.0f}   {shown:26s} at least 0.97: {verdict(ratio >= 0.97)}", flush=True)
 
 
 def price_of_tcm(cases: dict[str, tuple[Recipe, int]], judged: str) -> None:
-    """Print what TCM adds to the time of training; cases are recipes with it and numbers of rounds."""
-    print("\nwhat TCM adds to SmoothAP, milliseconds a step")
-    print(f"  {'':36s}{'with':>8s}{'alone':>8s}   added (half of the rounds)")
+    """Print how much TCM adds to the time of training; cases are recipes with TCM and numbers of rounds."""
+    print("\ncost of adding TCM to SmoothAP, milliseconds per step")
+    print(f"  {'':36s}{'with':>8s}{'alone':>8s}   added (quartiles)")
     for title, (recipe, rounds) in cases.items():
         alone = recipe.model_copy(update={"loss": read_recipe({**recipe.model_dump(), "loss": ALONE}).loss})
         pairs = in_turns(lambda recipe=recipe: our_step(recipe), lambda alone=alone: our_step(alone), rounds)
-        with_it, without = (1000 * statistics.median(each) for each in zip(*pairs, strict=True))
-        added, low, high = (100 * (each - 1) for each in quartiles(one / other for one, other in pairs))
+        with_it, without = (1000 * statistics.median(durations) for durations in zip(*pairs, strict=True))
+        added, low, high = (100 * (ratio - 1) for ratio in quartiles(first / second for first, second in pairs))
         shown = f"{added:+.2f}% ({low:+.2f}% to {high:+.2f}%)"
         limit = f"at most 1.5%: {verdict(added <= 1.5)}" if title == judged else "for information"
         print(f"  {title:36s}{with_it:8.1f}{without:8.1f}   {shown:26s} {limit}", flush=True)
 
 
 def peak_of_training(recipe: Recipe) -> float:
-    """In a process of its own: the peak memory of our loop's steps but the last, above that before the first."""
+    """In a separate process: the peak memory of all training steps except the last, above that before the first."""
     feed, before, peak = loop.training_batches, [], []
 
     def watched(*settings: Any) -> Batches:
         for batch in feed(*settings):
             if not before:
-                ctypes.CDLL(None).malloc_trim(0)  # what set-up has freed is not to be reused unseen
+                ctypes.CDLL(None).malloc_trim(
+                    0
+                )  # return memory that set-up has freed, or its reuse would not be counted
                 before.append(memory_in_use("VmRSS"))
                 forget_peak()
             peak.append(memory_in_use("VmHWM"))
@@ -256,7 +265,7 @@ def peak_of_training(recipe: Recipe) -> float:
 
 
 def peak_of_loss(images: int, dimensions: int) -> float:
-    """In a process of its own: the peak memory of SmoothAP with TCM on so many embeddings, 4 a class."""
+    """In a separate process: the peak memory of SmoothAP with TCM on this many embeddings, 4 per class."""
     loss = make_loss(["smooth_ap", "tcm"])
     embeddings, labels = torch.randn(images, dimensions, requires_grad=True), torch.arange(images) // 4
     loss(embeddings[:64], labels[:64]).backward()
@@ -268,29 +277,31 @@ def peak_of_loss(images: int, dimensions: int) -> float:
 
 
 def memory_of_two_stages(size: int, chunk: int, batch: int, steps: int) -> None:
+    """Print the memory of a batch that is computed in chunks, compared with that of a plain batch."""
     settings = {
         "data": {"name": "synthetic", "root": ".", "classes": batch // 4, "images_per_class": 4, "size": size},
         "model": {"backbone": "resnet18", "image_size": size, "freeze_batch_norm": "statistics"},
         "loss": WITH_TCM,
         "augmentation": {"name": "none"},
-        "optimizer": {"name": "sgd", "momentum": 0.0},  # without memory of its own
+        "optimizer": {"name": "sgd", "momentum": 0.0},  # keeps no state in memory
     }
     in_stages = make_recipe(steps, batch={"classes": batch // 4, "chunk": chunk}, **settings)
     plain = make_recipe(steps, batch={"classes": chunk // 4}, **settings)
-    stages_peak, plain_peak = (in_a_process(peak_of_training, each) / MEGABYTE for each in (in_stages, plain))
+    stages_peak, plain_peak = (in_a_process(peak_of_training, recipe) / MEGABYTE for recipe in (in_stages, plain))
     loss_peak = in_a_process(peak_of_loss, batch, 512) / MEGABYTE
     ratio = (stages_peak - loss_peak) / plain_peak
-    print(f"\npeak memory of a step in two stages, resnet18 at {size} pixels, each in a process of its own")
+    print(f"\npeak memory of a step in two stages, resnet18 at {size} pixels, each in a separate process")
     print(f"  {stages_peak:8.0f} MB  {batch:,} images, {chunk} at a time")
-    print(f"  {plain_peak:8.0f} MB  {chunk} images, plainly")
+    print(f"  {plain_peak:8.0f} MB  {chunk} images in a plain batch")
     print(f"  {loss_peak:8.0f} MB  SmoothAP + TCM of {batch:,} embeddings")
-    print(f"  without the loss's / plain: {ratio:.3f}   at most 1.3: {verdict(ratio <= 1.3)}")
+    print(f"  without the loss / plain: {ratio:.3f}   at most 1.3: {verdict(ratio <= 1.3)}")
 
 
 def main() -> None:
+    """Run the selected comparisons."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="two rounds of a few steps")
-    parser.add_argument("--only", choices=["loop", "tcm", "memory"], help="one of the comparisons")
+    parser.add_argument("--only", choices=["loop", "tcm", "memory"], help="run only this comparison")
     arguments = parser.parse_args()
 
     def case(steps: int, rounds: int, **sections: Any) -> tuple[Recipe, int]:

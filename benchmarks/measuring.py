@@ -1,4 +1,4 @@
-"""What the benchmarks share: seconds, peak memory, and work done in a process of its own."""
+"""Shared by the benchmarks: timing, peak memory, and running work in a separate process."""
 
 import multiprocessing
 import time
@@ -11,33 +11,34 @@ GIGABYTE = 1e9
 
 
 def seconds(work: Callable[[], object]) -> float:
+    """Return how long the work takes."""
     begin = time.perf_counter()
     work()
     return time.perf_counter() - begin
 
 
 def memory_in_use(which: str) -> float:
-    """Bytes that this process holds (VmRSS) or has held at most (VmHWM)."""
+    """Return the bytes that this process uses now (VmRSS) or has used at most (VmHWM)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(which))
 
 
 def memory_available() -> float:
-    """Bytes that the machine could still give."""
+    """Return the bytes of memory that are available on this machine."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
 
 
 def forget_peak() -> None:
-    """Let VmHWM begin anew from what is in use now."""
+    """Reset VmHWM to the memory in use now."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def in_a_process(work: Callable[..., Any], *arguments: Any) -> Any:
-    """Do the work in a fresh process and return its result; None if that process died."""
+    """Run the work in a new process and return its result; None if the process died."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_answer, args=(sender, work, arguments))
+    process = context.Process(target=_send_result, args=(sender, work, arguments))
     process.start()
     sender.close()
     try:
@@ -48,9 +49,10 @@ def in_a_process(work: Callable[..., Any], *arguments: Any) -> Any:
     return result
 
 
-def _answer(sender: Any, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+def _send_result(sender: Any, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     sender.send(work(*arguments))
 
 
 def verdict(holds: bool) -> str:
+    """Return whether a limit is met, as text."""
     return "yes" if holds else "NO"

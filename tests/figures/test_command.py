@@ -93,7 +93,7 @@ def test_options_reach_the_figure_they_belong_to(run, make_run, tmp_path, monkey
         (("teasers", "RUN", "-o", "OUT.png"), "there is no figure 'teasers': did you mean 'teaser'?"),
         (("teaser", "RUN", "-o", "OUT.gif"), "OUT.gif should end in .svg, .pdf or .png"),
         (("teaser", "RUN", "-o", "no/OUT.png"), "no/OUT.png cannot be written: there must be a folder no"),
-        (("teaser", "-o", "OUT.png"), "teaser needs one or more runs, evaluations or files of embeddings: none was given"),
+        (("teaser", "-o", "OUT.png"), "teaser needs one or more runs, evaluations or files of embeddings: none was"),
         (("teaser", "RUN", "RUN", "-o", "OUT.png"), "was given twice"),
         (("teaser", "EMPTY", "-o", "OUT.png"), "is a folder without an evaluation.json"),
         (("teaser", "RUN", "--classes", "x", "-o", "OUT.png"), "there is no class 'x'"),
