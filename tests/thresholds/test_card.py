@@ -3,8 +3,9 @@
 import hashlib
 import json
 import math
-from dataclasses import fields, replace
+from dataclasses import MISSING, fields, replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -121,6 +122,32 @@ def test_a_card_of_nothing_but_the_threshold_survives_too(evaluation, choice, tm
     assert [each["file"] for each in one] == ["card.json"]
 
 
+@pytest.mark.parametrize("asked", [{"far": 0.05}, {"frr": 0.1}, {"utility": "best"}], ids=str)
+def test_the_classes_worst_by_either_rate_are_on_the_card_whatever_the_target(evaluation, asked):
+    choice = choose_threshold(evaluation, **asked, draws=100)
+    card, point = make_card(choice, evaluation), evaluation.at(choice.distance)
+    for listed, rates in ((card.worst_by_far, point.class_far), (card.worst_by_frr, point.class_frr)):
+        order = sorted((i for i in range(15) if rates[i] > 0), key=lambda i: -rates[i])[:10]
+        assert [each["name"] for each in listed] == [evaluation.names[i] for i in order]
+    by_far, by_frr = card.summary().split("Largest FAR")[1].split("Largest FRR")
+    for section, listed in ((by_far, card.worst_by_far), (by_frr, card.worst_by_frr)):
+        values = [[each["far"], each["frr"]] for each in listed[:3]]
+        rows = ["   ".join("-" if rate is None else f"{100 * rate:.3g}%" for rate in row) for row in values]
+        flat = " ".join(section.split())
+        assert all(" ".join(row.split()) in flat for row in rows)
+
+
+def test_a_card_of_an_older_isomargin_is_read_and_stays_what_it_is(tmp_path):
+    older = Path(__file__).parent / "older_card.json"
+    card = ThresholdCard.load(older)
+    assert card.target == "an expected FAR of at most 20% in unseen classes"
+    assert (card.worst_by_far, card.worst_by_frr) == (None, None)
+    assert "Where it fails most" in card.summary()
+    assert card.sha256 == json.loads(older.read_text())["sha256"]
+    card.save(tmp_path / "card.json")
+    assert (tmp_path / "card.json").read_bytes() == older.read_bytes()
+
+
 def test_the_file_is_plain_json_with_the_number_under_its_names(card, tmp_path):
     card.save(tmp_path / "card.json")
     values = json.loads((tmp_path / "card.json").read_text(encoding="utf-8"), parse_constant=pytest.fail)
@@ -177,7 +204,7 @@ def test_white_space_and_order_are_no_change(card, tmp_path):
     assert ThresholdCard.load(tmp_path / "card.json") == card
 
 
-@pytest.mark.parametrize("name", [*(each.name for each in fields(ThresholdCard)), "sha256"])
+@pytest.mark.parametrize("name", [*(each.name for each in fields(ThresholdCard) if each.default is MISSING), "sha256"])
 def test_a_missing_part_is_named(card, tmp_path, name):
     write_changed(card, tmp_path / "card.json", lambda values: values.pop(name), rehash=name != "sha256")
     with pytest.raises(im.InputError, match=rf"card\.json is a threshold card without a proper {name}"):
@@ -193,6 +220,8 @@ def test_a_missing_part_is_named(card, tmp_path, name):
         (set_at("measured", "images", value=True), r"measured\.images"),
         (set_at("worst_classes", 2, value={}), r"worst_classes\[2\]\.name"),
         (set_at("worst_classes", value={}), "worst_classes"),
+        (set_at("worst_by_frr", 0, "far", value="x"), r"worst_by_frr\[0\]\.far"),
+        (set_at("worst_by_far", value=None), "worst_by_far"),
         (set_at("source", 0, "file", value=3), r"source\[0\]\.file"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -281,7 +310,7 @@ def test_the_summary_can_be_pasted_anywhere(card, first):
     names = HOSTILE[first:] + HOSTILE[:first]
     worst = [{**card.worst_classes[0], "name": name} for name in names]
     files = [{**card.source[0], "file": names[0]}]
-    text = replace(card, worst_classes=worst, source=files, promise={**PROMISE, names[1]: names[2]}).summary()
+    text = replace(card, worst_by_far=worst, source=files, promise={**PROMISE, names[1]: names[2]}).summary()
     lines = text.split("\n")
     assert max(cell_len(line) for line in lines) <= 88
     assert all(line.isprintable() for line in lines)
@@ -291,7 +320,8 @@ def test_the_summary_can_be_pasted_anywhere(card, first):
 def test_the_summary_names_classes_and_files_in_full(card):
     names = ["long class name " * 4 + "end", "x" * 90]
     worst = [{**card.worst_classes[0], "name": name} for name in names]
-    text = replace(card, worst_classes=worst, source=[{**card.source[0], "file": f"{names[1]}.npz"}]).summary()
+    files = [{**card.source[0], "file": f"{names[1]}.npz"}]
+    text = replace(card, worst_by_far=worst, worst_by_frr=worst, source=files).summary()
     flat = "".join(text.split())
     assert text.count("…") == 1  # that of the hash
     assert all("".join(name.split()) in flat for name in names)

@@ -66,6 +66,7 @@ PARTS: dict[str, Any] = {
     "created": str,
     "isomargin": str,
 }
+ADDED: dict[str, Any] = {"worst_by_far": [WORST_CLASS], "worst_by_frr": [WORST_CLASS]}  # older cards are without
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class ThresholdCard:
     measured: dict[str, Any]
     """What it does on the set it was chosen on: sizes, rates with intervals, quantiles over classes, method, notes."""
     worst_classes: list[dict[str, Any]]
-    """The classes where it fails: name, images, far, frr; the worst first."""
+    """The classes that are farthest from the target: name, images, far, frr; the worst first."""
     promise: dict[str, Any] | None
     """What holds for classes never seen, and what must be assumed for it."""
     calibration: dict[str, Any] | None
@@ -106,6 +107,10 @@ class ThresholdCard:
     """Date in UTC, as in 2025-12-31."""
     isomargin: str
     """Version that made it."""
+    worst_by_far: list[dict[str, Any]] | None = None
+    """The classes of the largest FAR, the worst first; None in a card of an older isomargin."""
+    worst_by_frr: list[dict[str, Any]] | None = None
+    """The classes of the largest FRR, the worst first; None in a card of an older isomargin."""
 
     @property
     def distance(self) -> float:
@@ -160,7 +165,7 @@ class ThresholdCard:
                 *threshold_lines(self),
                 "",
                 *measured_lines(self),
-                *class_lines(self.worst_classes),
+                *worst_lines(self),
                 *promise_lines(self.promise),
                 *calibration_lines(self.calibration),
             ]
@@ -229,6 +234,8 @@ def make_card(
         source=None if files is None else [file_record(Path(each)) for each in files],
         created=datetime.now(UTC).date().isoformat(),
         isomargin=__version__,
+        worst_by_far=[without_nan(asdict(each)) for each in choice.worst_by_far],
+        worst_by_frr=[without_nan(asdict(each)) for each in choice.worst_by_frr],
     )
 
 
@@ -255,7 +262,9 @@ def check_type(value: Any, name: str, kind: type, makers: str) -> None:
 
 def as_json_values(card: ThresholdCard) -> dict[str, Any]:
     """Give a card as JSON values, without its hash."""
-    return {"format": FORMAT, "version": VERSION, **{each.name: getattr(card, each.name) for each in fields(card)}}
+    values = {field.name: getattr(card, field.name) for field in fields(card)}
+    missing = [name for name in ADDED if values[name] is None]
+    return {"format": FORMAT, "version": VERSION, **{name: values[name] for name in values if name not in missing}}
 
 
 def digest(values: dict[str, Any]) -> str:
@@ -282,7 +291,7 @@ def from_json_values(values: Any) -> ThresholdCard:
         raise InputError(
             f"is a threshold card of version {shown}, and this isomargin reads version {VERSION}: make the card again"
         )
-    parts = {**PARTS, "sha256": str}
+    parts = {**PARTS, **{name: shape for name, shape in ADDED.items() if name in values}, "sha256": str}
     if values.get("source", 0) is None:
         parts["source"] = NoneType
     if missing := list(misfits(values, parts)):
@@ -293,7 +302,7 @@ def from_json_values(values: Any) -> ThresholdCard:
             "was changed after it was written (its sha256 does not match what it says): take the original or make "
             "the card again"
         )
-    return ThresholdCard(**{each.name: values[each.name] for each in fields(ThresholdCard)})
+    return ThresholdCard(**{field.name: values[field.name] for field in fields(ThresholdCard) if field.name in values})
 
 
 def misfits(values: Any, shape: Any, name: str = "") -> Iterator[str]:
@@ -403,8 +412,15 @@ def measured_lines(card: ThresholdCard) -> list[str]:
     return lines
 
 
-def class_lines(classes: list[dict[str, Any]]) -> list[str]:
-    """The classes where it fails."""
+def worst_lines(card: ThresholdCard) -> list[str]:
+    """The classes where it fails, by either rate; by the target alone in a card of an older isomargin."""
+    if card.worst_by_far is None or card.worst_by_frr is None:
+        return class_lines("Where it fails most", card.worst_classes)
+    return class_lines("Largest FAR", card.worst_by_far) + class_lines("Largest FRR", card.worst_by_frr)
+
+
+def class_lines(title: str, classes: list[dict[str, Any]]) -> list[str]:
+    """Give some classes with their rates."""
     if not classes:
         return []
     rows = [
@@ -414,7 +430,7 @@ def class_lines(classes: list[dict[str, Any]]) -> list[str]:
             str(each["name"]), f"{each['images']:>10,}{percent(each['far']):>10}{percent(each['frr']):>10}"
         )
     ]
-    return [f"{'Where it fails most':<42}{'images':>10}{'FAR':>10}{'FRR':>10}", *rows]
+    return [f"{title:<42}{'images':>10}{'FAR':>10}{'FRR':>10}", *rows]
 
 
 def promise_lines(promise: dict[str, Any] | None) -> list[str]:

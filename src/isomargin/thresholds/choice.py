@@ -57,7 +57,11 @@ class ThresholdChoice:
     share_over_target: float | None
     """Share of the classes whose own rate exceeds the target; None where the target is no rate."""
     worst_classes: tuple[ClassRates, ...]
-    """The classes where it fails, ten at most, the worst first."""
+    """The classes that are farthest from the target, ten at most, the worst first."""
+    worst_by_far: tuple[ClassRates, ...]
+    """The classes of the largest FAR, ten at most, the worst first."""
+    worst_by_frr: tuple[ClassRates, ...]
+    """The classes of the largest FRR, ten at most, the worst first."""
     promise: "Promise | None" = None
     """What it promises of classes never seen, where it was chosen for that."""
 
@@ -84,6 +88,8 @@ def describe(
         class_frr_quantiles=quantiles(point.class_frr),
         share_over_target=over,
         worst_classes=worst_classes(evaluation, point, failure),
+        worst_by_far=worst_classes(evaluation, point, point.class_far),
+        worst_by_frr=worst_classes(evaluation, point, point.class_frr),
         promise=promise,
     )
 
