@@ -347,6 +347,7 @@ def test_a_pipe_in_place_of_embeddings_is_refused(pipe, refusal, suffix):
     ids=" ".join,
 )
 def test_a_pipe_in_place_of_any_other_file_is_refused(file, pipe, refusal, command):
+    np.savez(file, embeddings=unit(VECTORS), labels=LABELS)  # other lengths would be noted before the refusal
     arguments = [pipe(each) if each.startswith("PIPE") else file if each == "SET" else each for each in command]
     assert "is a pipe, a socket or a device: give a regular file" in refusal(*arguments)
 
@@ -669,6 +670,36 @@ def test_rounded_numbers_are_measured_as_what_they_are(kind):
 @settings(max_examples=15, deadline=None)
 def test_scaling_rows_changes_nothing(factors):
     assert_close(im.evaluate(VECTORS * np.array(factors)[:, None], LABELS), 1e-6)
+
+
+def unit(vectors):
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def test_other_lengths_than_one_leave_a_note_that_is_saved_and_no_warning(tmp_path, recwarn):
+    vectors = unit(VECTORS)
+    vectors[3] *= 5
+    vectors[9] /= 4
+    evaluation = im.evaluate(vectors, LABELS)
+    (note,) = evaluation.notes
+    assert note.startswith("2 of 64 embeddings do not have length one (lengths from 0.25 to 5)")
+    assert not any("length" in str(warning.message) for warning in recwarn)
+    evaluation.save(tmp_path / "evaluation.json")
+    assert im.Evaluation.load(tmp_path / "evaluation.json").notes == (note,)
+    assert im.evaluate(vectors, LABELS, device="cpu").notes == (note,)
+
+
+def test_other_lengths_than_one_are_told_by_the_command(file, run):
+    assert "note: 64 of 64 embeddings do not have length one" in run("evaluate", file)[2]
+    assert "do not have length one" in run("threshold", file)[1]
+
+
+@pytest.mark.parametrize("kind", HALF)
+def test_unit_vectors_that_were_rounded_leave_no_note(kind):
+    wide = np.random.default_rng(0).normal(size=(len(LABELS), 64))
+    vectors = torch.from_numpy(unit(wide))
+    dtype = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}[kind.split()[-1]]
+    assert im.evaluate(vectors.to(dtype), LABELS).notes == ()
 
 
 TEXT = np.array([f"class {i}" for i in LABELS])

@@ -45,9 +45,8 @@ def make_data(seed=0, classes=CLASSES, images=IMAGES):
     labels = np.repeat(np.arange(classes), images)
     centres = generator.normal(size=(classes, WIDTH))
     spread = np.linspace(0.3, 1.7, classes)  # so different that OPIS is more than the noise of ten images
-    return (centres[labels] + spread[labels, None] * generator.normal(size=(len(labels), WIDTH))).astype(
-        np.float32
-    ), labels
+    vectors = centres[labels] + spread[labels, None] * generator.normal(size=(len(labels), WIDTH))
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32), labels
 
 
 VECTORS, LABELS = make_data()

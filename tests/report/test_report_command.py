@@ -22,6 +22,7 @@ def embeddings(tmp_path):
     generator = np.random.default_rng(0)
     labels = np.repeat(np.arange(24), 6)
     vectors = generator.normal(size=(24, 8))[labels] + 0.7 * generator.normal(size=(144, 8))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     np.savez(tmp_path / "mine.npz", embeddings=vectors, labels=labels)
     return tmp_path / "mine.npz"
 

@@ -330,7 +330,7 @@ def test_the_summary_names_classes_and_files_in_full(card):
 
 def test_the_summary_says_what_matters(card):
     text = card.summary()
-    assert len(text.split("\n")) <= 40
+    assert len(text.split("\n")) <= 45
     flat = " ".join(text.split())
     for name, value in card.threshold.items():
         assert f"{name} accept when {card.accept_when[name]} {value:.9f}" in flat
@@ -342,6 +342,28 @@ def test_the_summary_says_what_matters(card):
         assert sentence in flat
     assert "platt" in text
     assert f"{100 * card.measured['share_over_target']:.3g}% of the classes" in text
+
+
+def test_the_summary_says_which_numbers_hold_for_unit_vectors_only(card):
+    lines = {line.split()[0]: line for line in card.summary().split("\n") if "accept when" in line}
+    marked = {name for name, line in lines.items() if line.endswith("unit vectors only")}
+    # Twice as long a vector: which values of a pair change?
+    a, b = np.array([0.6, 0.8]), np.array([1.0, 0.0])
+    values = {
+        "cosine_similarity": lambda x, y: x @ y / np.linalg.norm(x) / np.linalg.norm(y),
+        "cosine_distance": lambda x, y: 1 - x @ y / np.linalg.norm(x) / np.linalg.norm(y),
+        "l2": lambda x, y: np.linalg.norm(x - y),
+        "squared_l2": lambda x, y: np.square(x - y).sum(),
+        "inner_product": lambda x, y: x @ y,
+    }
+    assert lines.keys() == values.keys()
+    assert marked == {name for name, value in values.items() if abs(value(a, b) - value(2 * a, b)) > 1e-9}
+
+
+def test_a_card_of_embeddings_of_other_lengths_says_so(evaluation, card):
+    # The fixture's rows are not of length one.
+    assert any("do not have length one" in note for note in evaluation.notes)
+    assert "do not have length one" in " ".join(card.summary().split())
 
 
 def test_the_summary_says_that_nothing_was_promised(card):

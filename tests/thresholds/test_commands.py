@@ -19,7 +19,7 @@ def drawn(seed=0, spread=1.0, classes=CLASSES):
     vectors = generator.normal(size=(classes, WIDTH))[labels] + spread * widths * generator.normal(
         size=(len(labels), WIDTH)
     )
-    return vectors.astype(np.float32), labels
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32), labels
 
 
 @pytest.fixture

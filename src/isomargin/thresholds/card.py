@@ -28,7 +28,7 @@ from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.statistics.intervals import note_on_few_classes
 from isomargin.thresholds.calibrate import Calibration
 from isomargin.thresholds.choice import QUANTILES, ThresholdChoice
-from isomargin.thresholds.conversions import ACCEPT_WHEN, conversions
+from isomargin.thresholds.conversions import ACCEPT_WHEN, UNIT_VECTORS_ONLY, conversions
 
 FORMAT = "isomargin threshold card"
 VERSION = 1
@@ -158,7 +158,7 @@ class ThresholdCard:
             raise InputError(f"{source} is not JSON, so no threshold card: it may be damaged or cut short") from error
 
     def summary(self) -> str:
-        """Give what a person needs to know in about thirty lines of 88 columns, safe to print and to paste."""
+        """Give what a person needs to know in about forty lines of 88 columns, safe to print and to paste."""
         return "\n".join(
             [
                 *wrapped(f"Threshold for {self.target}", ""),
@@ -377,11 +377,13 @@ def threshold_lines(card: ThresholdCard) -> list[str]:
     """The number in every convention."""
     lines = [
         f"  {name:<17}  accept when {padded(card.accept_when[name], 8)}  {card.threshold[name]:.9f}"
+        + ("  unit vectors only" if name in UNIT_VECTORS_ONLY else "")
         for name in ACCEPT_WHEN
     ]
     return [
         *lines,
-        *wrapped("Of unit vectors. Engines compute in float32: pairs within 1e-6 may go either way."),
+        *wrapped("Unit vectors only: divide each vector by its length first. Cosines take any length."),
+        *wrapped("Engines compute in float32: pairs within 1e-6 may go either way."),
     ]
 
 

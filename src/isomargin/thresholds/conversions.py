@@ -23,6 +23,10 @@ ACCEPT_WHEN: Mapping[str, Comparison] = MappingProxyType(
 """How a pair's value is held against the threshold: accepted when it is at least, or at most, the threshold."""
 
 
+UNIT_VECTORS_ONLY = ("l2", "squared_l2", "inner_product")
+"""Those that depend on the vectors' lengths too: they hold once each vector is divided by its length."""
+
+
 def conversions(distance: Any) -> dict[str, float]:
     """Give the threshold d, an L2 distance of unit vectors, in every convention of ``ACCEPT_WHEN``.
 

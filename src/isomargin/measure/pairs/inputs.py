@@ -15,6 +15,9 @@ from isomargin.core.errors import InputError
 from isomargin.core.labels import as_labels, is_tensor
 from isomargin.core.vectors import check_vectors
 
+UNIT_TOLERANCE = 1e-3  # how far the length of a unit vector may be from one
+FEW = 0.01  # share of embeddings of other lengths that needs no note
+OTHER_LENGTHS = "do not have length one"
 CHUNK = 1 << 22  # values converted at a time, so that a memory-mapped array is never held in float64 as a whole
 
 
@@ -88,14 +91,34 @@ def sort_by_class(embeddings: Any, labels: Any, dtype: type = np.float32) -> Cla
             "at least one class needs two items"
         )
     order = np.argsort(class_of_row, kind="stable")
-    vectors = unit_rows(array, order, dtype)
+    lengths = np.empty(len(array))
+    vectors = unit_rows(array, order, dtype, lengths)
     notes = []
     if singles := int((sizes == 1).sum()):
         notes.append(
             f"{singles:,} of {len(names):,} classes have a single item: they have no positive pairs and so no curve, "
             "and only serve as negatives for the other classes"
         )
+    notes += note_on_lengths(lengths)
     return ClassSortedVectors(vectors, class_of_row[order].astype(np.int64), sizes, names, tuple(notes))
+
+
+def note_on_lengths(lengths: NDArray[np.float64]) -> list[str]:
+    """Say so where embeddings were given in other lengths than the one they are measured in.
+
+    >>> note_on_lengths(np.array([1.0, 0.9999, 1.0001]))
+    []
+    >>> note_on_lengths(np.array([1.0, 7.5]))
+    ['1 of 2 embeddings do not have length one (lengths from 1 to 7.5) and were measured as if they had: ...']
+    """
+    other = int((np.abs(lengths - 1) > UNIT_TOLERANCE).sum())
+    if other <= FEW * len(lengths):
+        return []
+    return [
+        f"{other:,} of {len(lengths):,} embeddings {OTHER_LENGTHS} (lengths from {lengths.min():.3g} to "
+        f"{lengths.max():.3g}) and were measured as if they had: divide each by its length before comparing inner "
+        "products or L2 distances with a threshold"
+    ]
 
 
 def as_matrix(embeddings: Any) -> Any:
@@ -115,8 +138,13 @@ def as_matrix(embeddings: Any) -> Any:
     return embeddings
 
 
-def unit_rows(array: Any, order: NDArray[np.int64], dtype: type) -> NDArray[Any]:
-    """(n, d) the rows in the given order, each divided by its length; rows without a direction are refused."""
+def unit_rows(
+    array: Any, order: NDArray[np.int64], dtype: type, lengths: NDArray[np.float64] | None = None
+) -> NDArray[Any]:
+    """(n, d) the rows in the given order, each divided by its length; rows without a direction are refused.
+
+    The lengths are written into ``lengths`` (n,) if it is given.
+    """
     n, width = array.shape
     vectors = np.empty((n, width), dtype)
     not_finite: list[NDArray[np.int64]] = []
@@ -134,6 +162,8 @@ def unit_rows(array: Any, order: NDArray[np.int64], dtype: type) -> NDArray[Any]
         length = np.sqrt(np.einsum("ij,ij->i", values, values))[:, None]
         with np.errstate(invalid="ignore", over="ignore"):  # only in rows that are refused below
             vectors[first : first + step] = values / np.where(length > 0, length, 1)
+            if lengths is not None:
+                lengths[first : first + step] = (length * largest)[:, 0]
     refuse_rows(np.concatenate(not_finite), "are NaN or infinite", "remove or recompute them")
     refuse_rows(np.concatenate(zero), "are zero vectors, which have no direction", "remove them")
     return vectors
