@@ -569,7 +569,7 @@ def test_rates_take_the_place_of_distances_given_before():
     ids=str,
 )
 def test_settings_that_need_the_pairs_again_are_refused(changes):
-    with pytest.raises(im.InputError, match=f"^{next(iter(changes))} cannot be changed afterwards"):
+    with pytest.raises(im.InputError, match=f"^{next(iter(changes))} cannot be changed after the pairs were counted"):
         BASE.with_settings(**changes)
 
 

@@ -58,7 +58,8 @@ def test_a_model_does_not_differ_from_itself(three):
         assert not row.better
         if row.change is not None:
             assert (row.change.value, row.change.low, row.change.high) == (0, 0, 0)
-    assert itself.sentence("B") == "B's OPIS is not distinguishable; recall@1 is not distinguishable"
+    same = "does not differ significantly (5% level)"
+    assert itself.sentence("B") == f"B's OPIS {same}; recall@1 {same}"
 
 
 def test_every_score_is_compared_as_it_was_measured(three, comparison):
@@ -189,24 +190,30 @@ def said(*rows, confidence=0.95):
 def test_the_sentence_says_how_much_in_which_direction():
     lower = difference("opis", -0.02, -0.03, -0.01, change=(-0.31, -0.39, -0.22))
     same, more = difference("recall@1", 0.001, -0.01, 0.01), difference("recall@1", 0.0312, 0.01, 0.05)
-    assert said(lower, same) == "B's OPIS is 31% lower, 95% interval 22% to 39%; recall@1 is not distinguishable"
+    assert said(lower, same) == (
+        "B's OPIS is 31% lower, 95% confidence interval 22% to 39%; recall@1 does not differ significantly (5% level)"
+    )
     higher = difference("opis", 0.02, 0.01, 0.03, change=(0.31, 0.22, 0.39))
     assert said(higher, more, confidence=0.9) == (
-        "B's OPIS is 31% higher, 90% interval 22% to 39%; recall@1 is 3.12 points higher, 90% interval 1.00 to 5.00"
+        "B's OPIS is 31% higher, 90% confidence interval 22% to 39%; "
+        "recall@1 is 3.12 points higher, 90% confidence interval 1.00 to 5.00"
     )
-    assert said(difference("opis", -0.02, -0.03, 0.01, change=(-0.3, -0.5, 0.2))) == "B's OPIS is not distinguishable"
+    assert (
+        said(difference("opis", -0.02, -0.03, 0.01, change=(-0.3, -0.5, 0.2)))
+        == "B's OPIS does not differ significantly (5% level)"
+    )
 
 
 def test_without_a_share_the_sentence_gives_the_difference_itself():
     text = said(difference("opis", -0.0234, -0.03, -0.01))
-    assert re.fullmatch(r"B's OPIS is 0\.023 lower, 95% interval 0\.01 to 0\.03", text)
+    assert re.fullmatch(r"B's OPIS is 0\.023 lower, 95% confidence interval 0\.01 to 0\.03", text)
 
 
 def test_the_sentence_of_measured_models(comparison):
     number = r"\d+%"
     pattern = (
-        rf"fine's OPIS is {number} lower, 95% interval {number} to {number}; "
-        r"recall@1 is \d+\.\d\d points higher, 95% interval \d+\.\d\d to \d+\.\d\d"
+        rf"fine's OPIS is {number} lower, 95% confidence interval {number} to {number}; "
+        r"recall@1 is \d+\.\d\d points higher, 95% confidence interval \d+\.\d\d to \d+\.\d\d"
     )
     assert re.fullmatch(pattern, comparison.sentence("fine"))
 
@@ -270,12 +277,12 @@ def test_other_numbers_of_images_are_said(three):
     rows, labels = draw_models([0.9, 0.3])
     fewer = evaluate(rows[1][1:-1], labels[1:-1])
     found = compare({"A": three["rough"], "B": fewer}, draws=100)
-    assert found.notes == ("2 classes have other numbers of images in B than in A",)
+    assert found.notes == ("2 classes have a different number of items in B than in A",)
     assert compare({"A": three["rough"], "B": three["fine"]}, draws=100).notes == ()
 
 
 def test_one_model_is_refused(three):
-    with pytest.raises(im.InputError, match="1 evaluations were given: comparing needs at least two"):
+    with pytest.raises(im.InputError, match="a comparison needs at least two evaluations, not 1"):
         compare({"A": three["rough"]})
     with pytest.raises(im.InputError, match="at least two"):
         compare({})

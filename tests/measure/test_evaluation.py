@@ -187,7 +187,7 @@ def test_uncentred_embeddings_are_ranked_in_float64_on_every_path(choices, monke
     monkeypatch.setattr(evaluate_module, "SMALL", 0)
     rows, labels = clusters(1200, 40, dimensions=16)
     rows += 100
-    with pytest.warns(UserWarning, match="lie very close together"):
+    with pytest.warns(UserWarning, match="are very close together"):
         found = im.evaluate(rows, labels, k=K, **choices)
     expected = reference(rows, labels, k=K)
     assert found.recall_at_k == pytest.approx(expected.recall_at_k, rel=1e-6)
@@ -239,5 +239,5 @@ def test_a_saved_evaluation_that_was_edited_is_refused(tmp_path, path):
         place = place[name]
     place[last] = ["edited"] if last == "notes" else place[last] + 1
     file.write_text(json.dumps(values), encoding="utf-8")
-    with pytest.raises(im.InputError, match="does not match its checksum: the file was edited or damaged"):
+    with pytest.raises(im.InputError, match="does not match its checksum, so the file was edited or damaged"):
         im.Evaluation.load(file)

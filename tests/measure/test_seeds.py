@@ -68,7 +68,7 @@ def test_seeds_that_disagree_widen_the_interval():
 
 
 def test_as_many_seeds_are_needed(ways):
-    with pytest.raises(im.InputError, match="3 and 2 seeds"):
+    with pytest.raises(im.InputError, match="but 3 and 2 were given"):
         compare_seeds(ways[0], ways[1][:2])
 
 

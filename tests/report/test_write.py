@@ -109,7 +109,7 @@ def test_the_headline_of_many_runs_is_short():
 def test_runs_on_other_classes_have_no_intervals_of_differences_and_are_told_why():
     made = contents({"one": im.evaluate(*drawn()), "two": im.evaluate(*drawn([f"c{i}" for i in range(24)]))})
     assert made["comparison"] is None
-    assert "not measured on the same classes" in made["notes"][0]
+    assert "not evaluated on the same classes" in made["notes"][0]
 
 
 def test_without_intervals_none_are_made():

@@ -366,7 +366,7 @@ def test_duplicates_across_classes_that_no_threshold_can_keep_apart_are_told():
     rows = np.concatenate([np.eye(8)[[0] * 10], np.eye(8)[[0] * 10], np.eye(8)[[1, 2, 3, 4]]])
     labels = np.repeat([0, 1, 2], [10, 10, 4])
     evaluation = im.evaluate(rows, labels, distances=(0.5, 1.5), target_far=0.9)
-    with pytest.raises(im.InputError, match=r"at distance 0 already it is 0.556, because .* look for duplicates"):
+    with pytest.raises(im.InputError, match=r"even at distance 0 it is 0.556, because .* remove duplicates"):
         choose_threshold(evaluation, far=0.1)
 
 

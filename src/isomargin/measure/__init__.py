@@ -1,1 +1,1 @@
-"""Embeddings to numbers: arrays in, frozen dataclasses out; no files, no printing."""
+"""Measure threshold consistency: from embeddings and labels to frozen dataclasses of scores. No printing here."""

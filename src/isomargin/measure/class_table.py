@@ -1,4 +1,4 @@
-"""The table of classes: what one threshold does to each, and which classes it serves worst."""
+"""The table of classes: one row per class with its error rates, and the classes that one threshold serves worst."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +16,18 @@ WORST_IS_LOWEST = {"mean_utility": True, "opis_contribution": False, "far": Fals
 
 
 def class_table(evaluation: "Evaluation") -> "pandas.DataFrame":
-    """Give one row per class.
+    """Return a table with one row per class.
 
-    Columns: ``class``, ``items``, ``positive_pairs``, ``negative_pairs``; ``far`` and ``frr`` at the pooled threshold
-    for the target FAR; ``far_threshold`` and ``frr_threshold``, which the class itself would need for the target FAR
-    and the target FRR; ``mean_utility`` over the calibration range; ``opis_contribution``, which sums to OPIS; ``eer``,
-    ``auc``; ``recall@k`` for each k, ``r_precision``, ``map_at_r``. NaN where a class has no positive pair.
+    Values that need a positive pair are NaN for classes without one. The columns are:
+
+    - ``class``: the label.
+    - ``items``, ``positive_pairs``, ``negative_pairs``: how many the class has.
+    - ``far``, ``frr``: error rates of the class at the pooled threshold for the target FAR.
+    - ``far_threshold``, ``frr_threshold``: the distances at which the class itself would have the target FAR and FRR.
+    - ``mean_utility``: utility averaged over the calibration range.
+    - ``opis_contribution``: the part of OPIS that comes from the class; the parts add up to OPIS.
+    - ``eer``, ``auc``: equal error rate and area under the ROC curve of the class's pairs.
+    - ``recall@k`` for each k, ``r_precision``, ``map_at_r``: retrieval with the items of the class as queries.
     """
     import pandas
 
@@ -56,7 +62,7 @@ def class_table(evaluation: "Evaluation") -> "pandas.DataFrame":
 
 
 def worst_rows(table: "pandas.DataFrame", number: int, by: str) -> "pandas.DataFrame":
-    """Give the worst rows of a table of classes, the worst first."""
+    """Return the worst rows of a table of classes, the worst first."""
     check_worst_by(by)
     if not (isinstance(number, int) and number >= 0):
         raise InputError(f"number is {number!r}: a whole number of classes is needed")
@@ -64,6 +70,6 @@ def worst_rows(table: "pandas.DataFrame", number: int, by: str) -> "pandas.DataF
 
 
 def check_worst_by(by: str) -> None:
-    """Refuse a column that says nothing about how bad a class is."""
+    """Refuse a column by which classes cannot be ranked."""
     if by not in WORST_IS_LOWEST:
-        raise InputError(f"worst by {by!r} is not possible: choose from {', '.join(WORST_IS_LOWEST)}")
+        raise InputError(f"classes cannot be ranked by {by!r}: choose from {', '.join(WORST_IS_LOWEST)}")

@@ -1,7 +1,7 @@
-"""Two or more models on the same classes: how their scores differ, and whether that could be chance.
+"""Compare two or more models on the same classes: how their scores differ, and whether that could be chance.
 
-The classes are drawn anew for all models at once, so that what is hard about a class counts for all of them alike:
-differences are far more certain than the scores themselves.
+The same resampled classes are used for all models, so that a difficult class counts for all of them. This paired
+bootstrap gives far narrower intervals for differences than for the scores themselves.
 """
 
 from collections.abc import Mapping
@@ -32,57 +32,57 @@ MUST_AGREE = (
     *("far", "frr", "distances", "grid", "epsilon", "c", "utility", "mean_curve", "epsilon_form", "target_far"),
     *("pairs", "negatives_per_positive"),
 )
-SHOWN = 3  # classes named in a complaint
+SHOWN = 3  # number of classes named in an error message
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How one score of a model differs from the first model's."""
+    """The difference in one score between a model and the first model."""
 
     score: str
-    """Name of the score; ``frr`` is the FRR at the model's own threshold for the target FAR."""
+    """Name of the score; ``frr`` is the FRR at each model's own threshold for the target FAR."""
     first: float
-    """The first model's."""
+    """The first model's score."""
     other: float
-    """This model's."""
+    """This model's score."""
     difference: Interval
-    """This model's less the first one's."""
+    """This model's score minus the first model's, with its confidence interval."""
     change: Interval | None
-    """The same as a share of the first one's, of OPIS and its kin; None elsewhere, and where the first one's is 0."""
+    """The difference divided by the first model's score; only for OPIS and related scores, and None if that is 0."""
     p_value: float
-    """Two-sided, of no difference."""
+    """Two-sided p value of the hypothesis that there is no difference."""
 
     @property
     def certain(self) -> bool:
-        """Whether the interval of the difference leaves zero out."""
+        """Whether the difference is statistically significant: its confidence interval does not contain zero."""
         return self.difference.low > 0 or self.difference.high < 0
 
     @property
     def better(self) -> bool:
-        """Whether the difference, certain or not, is to this model's advantage."""
+        """Whether this model scores better than the first model, significantly or not."""
         return (self.difference.value < 0) == find_score(self.score).lower_is_better and self.difference.value != 0
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Models on the same classes; made by ``compare``."""
+    """The result of `isomargin.compare`: how the scores of models on the same classes differ."""
 
     first: str
-    """Name of the model that the others are held against."""
+    """Name of the model with which the others are compared."""
     others: Mapping[str, tuple[Difference, ...]]
-    """By name, the differences of each other model."""
+    """The differences of each other model, by the model's name."""
     confidence: float
-    """Of the intervals."""
+    """Confidence level of the intervals."""
     classes: int
     """Number of classes."""
     least_p_value: float
-    """The smallest p-value that so many draws of so many classes can give."""
+    """The smallest p value that this number of draws and classes can give."""
     notes: tuple[str, ...] = ()
-    """What the user should know."""
+    """What the user should know about the comparison."""
 
     def sentence(self, name: str) -> str:
-        """Say in one sentence how a model's OPIS and recall@1 differ from the first one's."""
-        rows = {each.score: each for each in self.others[name]}
+        """Describe in one sentence how a model's OPIS and recall@1 differ from the first model's."""
+        rows = {row.score: row for row in self.others[name]}
         parts = [self.phrase(f"{name}'s OPIS", rows["opis"])]
         recall = next((score for score in rows if score.startswith("recall@")), None)
         if recall is not None:
@@ -90,22 +90,22 @@ class Comparison:
         return "; ".join(parts)
 
     def phrase(self, subject: str, row: Difference) -> str:
-        """Say how one score differs, or that it cannot be told."""
+        """Describe how one score differs, or that the difference is not statistically significant."""
         if not row.certain:
-            return f"{subject} is not distinguishable"
+            return f"{subject} does not differ significantly ({100 * (1 - self.confidence):.3g}% level)"
         direction = "lower" if row.difference.value < 0 else "higher"
-        of = row.change or row.difference
-        least, most = sorted((abs(of.low), abs(of.high)))
+        shown = row.change or row.difference
+        least, most = sorted((abs(shown.low), abs(shown.high)))
         if row.change:
-            value, bounds = f"{abs(of.value):.0%}", f"{least:.0%} to {most:.0%}"
+            value, bounds = f"{abs(shown.value):.0%}", f"{least:.0%} to {most:.0%}"
         elif find_score(row.score).unit != "rate":
-            value, bounds = f"{abs(of.value):.2g}", f"{least:.2g} to {most:.2g}"
+            value, bounds = f"{abs(shown.value):.2g}", f"{least:.2g} to {most:.2g}"
         else:
-            value, bounds = f"{100 * abs(of.value):.2f} points", f"{100 * least:.2f} to {100 * most:.2f}"
-        return f"{subject} is {value} {direction}, {self.confidence:.0%} interval {bounds}"
+            value, bounds = f"{100 * abs(shown.value):.2f} points", f"{100 * least:.2f} to {100 * most:.2f}"
+        return f"{subject} is {value} {direction}, {self.confidence:.0%} confidence interval {bounds}"
 
     def as_values(self) -> dict[str, Any]:
-        """Give the differences and the sentences as JSON values."""
+        """Return the differences and the sentences as JSON values."""
         models = {
             name: {"sentence": self.sentence(name), "differences": [asdict(row) for row in rows]}
             for name, rows in self.others.items()
@@ -114,7 +114,7 @@ class Comparison:
 
     @property
     def table(self) -> "pandas.DataFrame":
-        """One row a model and score."""
+        """A table with one row per model and score."""
         import pandas
 
         return pandas.DataFrame(
@@ -139,13 +139,14 @@ class Comparison:
 def compare(
     evaluations: Mapping[str, Evaluation], draws: int = 1000, confidence: float = 0.95, seed: int = 0
 ) -> Comparison:
-    """Hold the scores of models against the first one's, by paired bootstrap over their classes.
+    """Compare the scores of models with those of the first model, by paired bootstrap over classes.
 
     Args:
-        evaluations: by the models' names, at least two, of the same classes with the same settings.
-        draws: how often the classes are drawn anew.
-        confidence: of the intervals.
-        seed: of the draws.
+        evaluations: at least two evaluations of the same classes with the same settings, by the models' names. The
+            first one is the model with which the others are compared.
+        draws: number of bootstrap draws, at least 100.
+        confidence: confidence level of the intervals.
+        seed: seed of the random draws.
 
     >>> import isomargin as im
     >>> generator = np.random.default_rng(0)
@@ -153,14 +154,15 @@ def compare(
     >>> centres, noise = generator.normal(size=(40, 16))[labels], generator.normal(size=(320, 16))
     >>> rough, fine = (im.evaluate(centres + spread * noise, labels) for spread in (0.9, 0.5))
     >>> im.compare({"rough": rough, "fine": fine}).sentence("fine")
-    "fine's OPIS is ... lower, 95% interval ...; recall@1 is ... points higher, 95% interval ..."
+    "fine's OPIS is ... lower, 95% confidence interval ...; recall@1 is ... points higher, 95% confidence interval ..."
     """
     check_comparable(evaluations)
     (first_name, first), *others = evaluations.items()
     check_draws(draws, confidence)
     check_classes(first)
     weights = draw_weights(first.counts.positives.totals > 0, draws, seed)
-    # No draw across zero leaves a chance of one in as many; and so few classes may all differ alike by chance.
+    # If no draw crosses zero, p is still at least 1 in that many draws. And with few classes, all of them may differ in
+    # the same direction by chance.
     least = max(1 / (draws + 1), 2.0 ** (1 - len(first.curves.classes)))
     start = Scores(first, weights)
     return Comparison(
@@ -174,21 +176,21 @@ def compare(
 
 
 class Scores:
-    """One model's scores: as measured, and for the drawn classes."""
+    """The scores of one model: as measured, and in each draw of classes."""
 
     def __init__(self, evaluation: Evaluation, weights: Weights) -> None:
         resampler = Resampler(evaluation)
         self.values = score_values(evaluation)
-        drawn, whole = (
-            resampler.scores(each) | {"frr": resampler.frr_at_target(each)}
-            for each in (weights, np.ones((1, evaluation.class_count), np.uint16))
+        equal_weights = np.ones((1, evaluation.class_count), np.uint16)
+        drawn, undrawn = (
+            resampler.scores(draws) | {"frr": resampler.frr_at_target(draws)} for draws in (weights, equal_weights)
         )
-        # What interpolating between distances has changed, it has changed in the draws too.
-        self.drawn = {name: drawn[name] - whole[name] + value for name, value in self.values.items() if name in drawn}
+        # Interpolating between distances shifts the draws and the undrawn score alike: remove that shift.
+        self.drawn = {name: drawn[name] - undrawn[name] + value for name, value in self.values.items() if name in drawn}
 
 
 def differences(first: Scores, other: Scores, confidence: float, least: float) -> tuple[Difference, ...]:
-    """Give the difference of every score that both models have."""
+    """Return the difference of every score that both models have."""
     rows = []
     for name in first.drawn:
         if name not in other.drawn:
@@ -204,48 +206,48 @@ def differences(first: Scores, other: Scores, confidence: float, least: float) -
 
 
 def check_comparable(evaluations: Mapping[str, Evaluation]) -> None:
-    """Refuse models that were not measured on the same classes in the same way."""
+    """Refuse models that were not evaluated on the same classes with the same settings."""
     if len(evaluations) < 2:
-        raise InputError(f"{len(evaluations)} evaluations were given: comparing needs at least two")
+        raise InputError(f"a comparison needs at least two evaluations, not {len(evaluations)}")
     (first_name, first), *others = evaluations.items()
     for name, other in others:
         check_same_classes(first_name, first, name, other)
         for field in fields(Settings):
-            here, there = getattr(first.settings, field.name), getattr(other.settings, field.name)
-            if field.name in MUST_AGREE and here != there:
+            first_value, other_value = getattr(first.settings, field.name), getattr(other.settings, field.name)
+            if field.name in MUST_AGREE and first_value != other_value:
                 raise InputError(
-                    f"{first_name} was evaluated with {field.name} {here} and {name} with {there}: "
-                    "scores can only be compared that were measured alike, so evaluate both with the same settings"
+                    f"{first_name} was evaluated with {field.name} {first_value} and {name} with {other_value}: "
+                    "scores can only be compared if they have the same settings, so evaluate both alike"
                 )
 
 
 def check_same_classes(first_name: str, first: Evaluation, name: str, other: Evaluation) -> None:
-    """Refuse models that were measured on different classes."""
-    here, there = set(first.names.tolist()), set(other.names.tolist())
-    if here == there:
+    """Refuse models that were evaluated on different classes."""
+    first_classes, other_classes = set(first.names.tolist()), set(other.names.tolist())
+    if first_classes == other_classes:
         return
-    if set(map(str, here)) == set(map(str, there)):
+    if set(map(str, first_classes)) == set(map(str, other_classes)):
         raise InputError(
-            f"{first_name} and {name} have the same classes, but the labels of one are numbers and of the other text: "
-            "write both alike"
+            f"{first_name} and {name} have the same classes, but the labels are numbers in one and text in the other: "
+            "use the same type for both"
         )
     parts = []
-    for which, missing in ((first_name, there - here), (name, here - there)):
+    for model, missing in ((first_name, other_classes - first_classes), (name, first_classes - other_classes)):
         if missing:
-            some = ", ".join(str(each) for each in sorted(missing, key=str)[:SHOWN])
+            shown = ", ".join(str(label) for label in sorted(missing, key=str)[:SHOWN])
             more = f" and {len(missing) - SHOWN:,} more" if len(missing) > SHOWN else ""
-            parts.append(f"{which} lacks {some}{more}")
+            parts.append(f"{model} lacks {shown}{more}")
     raise InputError(
-        f"{first_name} and {name} were not measured on the same classes ({'; '.join(parts)}): "
+        f"{first_name} and {name} were not evaluated on the same classes ({'; '.join(parts)}): "
         "a paired comparison needs the same test classes for every model"
     )
 
 
 def notes_on_sizes(evaluations: Mapping[str, Evaluation]) -> list[str]:
-    """Say so where models were measured on other numbers of images."""
+    """Return a note for each model whose classes have other numbers of items than the first model's."""
     (first_name, first), *others = evaluations.items()
     notes = []
     for name, other in others:
         if changed := int((first.sizes != other.sizes).sum()):
-            notes.append(f"{changed:,} classes have other numbers of images in {name} than in {first_name}")
+            notes.append(f"{changed:,} classes have a different number of items in {name} than in {first_name}")
     return notes

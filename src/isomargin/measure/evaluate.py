@@ -1,4 +1,8 @@
-"""``evaluate``: from embeddings and labels to an ``Evaluation``. Chooses how pairs are counted, and has it done."""
+"""``evaluate``, the main entry point: from embeddings and labels to an ``Evaluation``.
+
+It checks the input, chooses how to count the pairs (in bins or exactly, on the CPU or on a torch device), counts them,
+and issues notes about the input as warnings.
+"""
 
 import warnings
 from collections.abc import Callable, Iterable
@@ -20,10 +24,10 @@ from isomargin.measure.pairs.torch_tiles import count_pairs_with_torch
 from isomargin.measure.settings import EpsilonForm, MeanCurve, Pairs, Settings, Utility
 from isomargin.measure.statistics.item_noise import measure_item_noise
 
-SMALL = 1 << 23  # pairs up to which the exact count takes about a second
-FLAT = 3  # dimensions in which thousands of unit vectors crowd
-NARROW = 1 / 4  # a reach of distances below which float32 products are too coarse
-SAME = 1 / 512  # a reach below which float64 products are
+SMALL = 1 << 23  # up to this many pairs, the exact count takes about a second
+FLAT = 3  # in this many dimensions or fewer, neighbours among thousands of unit vectors are too close for float32
+NARROW = 1 / 4  # if all distances are below this, float32 products are too coarse
+SAME = 1 / 512  # if all distances are below this, float64 products are too coarse as well
 
 
 def evaluate(
@@ -51,46 +55,65 @@ def evaluate(
     threads: int | None = None,
     progress: Callable[[float], None] | Literal["auto"] | None = "auto",
 ) -> Evaluation:
-    r"""Measure how consistent one distance threshold is across classes, and how well the embeddings retrieve.
+    r"""Measure how consistently one distance threshold works across classes, and how well the embeddings retrieve.
 
-    With unit vectors, L2 distance d and cosine similarity s are tied by :math:`d^2 = 2 - 2s`. For each class i,
-    sensitivity :math:`\psi_i(d)` is the share of its positive pairs at most d apart, specificity
-    :math:`\varphi_i(d)` the share of its negative pairs farther apart, and utility
-    :math:`U_i = (1 + c^2)\varphi_i\psi_i / (c^2\varphi_i + \psi_i)`. OPIS is the variance of :math:`U_i(d)` over
-    classes, averaged over a grid of distances in the calibration range.
+    A threshold d accepts every pair of items at most d apart. Embeddings are scaled to unit length, so L2 distance d
+    and cosine similarity s are related by :math:`d^2 = 2 - 2s`. For each class i:
 
-    All pairs are counted in one pass, at the cost of their float32 product and less than half more; the scores of the
-    set agree with a definitional computation to 1e-4. A single class's values do so in the mean: a pair nearer to a
-    threshold than a bin is wide (2e-5 to 1e-3) may count on either side of it. Sets of up to 4,096 embeddings
-    (unless a device is asked for), and embeddings whose distances repeat or are very small or of two or three
-    dimensions, are counted exactly in any case. Memory above the embeddings' own: one float32
-    copy, at most 268 MB of counters (classes x bins; twice where large classes have many positives) and at most 4 KB a
-    row.
+    - Sensitivity :math:`\psi_i(d)` is the share of its positive pairs (two items of the class) that d accepts.
+    - Specificity :math:`\varphi_i(d)` is the share of its negative pairs (one item of the class, one of another class)
+      that d rejects.
+    - Utility combines the two: :math:`U_i = (1 + c^2)\varphi_i\psi_i / (c^2\varphi_i + \psi_i)`.
+
+    OPIS is the variance of :math:`U_i(d)` over classes, averaged over the thresholds of the calibration range. It is 0
+    if one threshold serves all classes equally well. The calibration range holds the thresholds that one might use: by
+    default those with a false accept rate from 1% to 10% over all pairs.
+
+    **Accuracy.** All pairs are counted in one pass over a float32 product. The scores of the set agree with a
+    computation by their definitions to 1e-4. The values of a single class agree on average: a pair closer to a
+    threshold than the width of a bin (2e-5 to 1e-3) may be counted on either side of it. Pairs are counted exactly in
+    float64 if there are at most 4,096 embeddings (and no device is given), if distances repeat or are all very small,
+    or if the embeddings have at most three dimensions.
+
+    **Cost.** The pass takes less than 1.5 times as long as the float32 product alone. Memory in addition to the
+    embeddings: one float32 copy, at most 268 MB of counters (twice that if large classes have many positive pairs), and
+    at most 4 KB per row.
 
     Args:
         embeddings: (n, d) numpy array (memory-mapped or not), torch tensor or nested list; float16, bfloat16, float32,
             float64 or integers. Rows need not have length one: each is divided by its length.
-        labels: n labels, integers or text.
-        far: pooled false accept rates at the ends of the calibration range.
-        frr: the range starts instead where the pooled false reject rate has come down to this.
-        distances: the range itself, in place of far and frr.
-        grid: number of distances in the range.
-        epsilon: share of the classes in the groups of epsilon-OPIS.
-        c: weight of sensitivity in the utility.
-        utility: ``"specificity_sensitivity"`` or ``"precision_recall"``.
-        mean_curve: OPIS measures deviations from the ``"classes"``' mean curve, or from the ``"pooled"`` one.
-        epsilon_form: ``"f_score"``, or ``"printed"`` for epsilon-OPIS with the utility as the paper prints it.
-        target_far: false accept rate whose pooled threshold is held against each class's own.
-        target_frr: false reject rate for the same comparison.
-        k: numbers of neighbours for recall@k.
-        map_at_r: whether R-precision and MAP@R are wanted; they cost extra only for classes of over 512 images.
-        pairs: ``"all"``, or ``"sampled"``: the paper's protocol for large sets, all positives and random negatives.
-        negatives_per_positive: of the sampled protocol.
-        seed: of the sampled protocol.
-        exact: float64 products and exact quantiles, several times slower.
-        device: a torch device such as ``"cuda"`` for the pass in torch operations.
-        threads: number of threads, all cores unless given.
-        progress: called with the share done; ``"auto"`` shows a bar on a terminal after two seconds.
+        labels: n labels, integers or text. Rows with the same label form a class.
+        far: the calibration range, given as the pooled false accept rates at its two ends.
+        frr: if given, the calibration range starts where the pooled false reject rate falls to this value instead.
+        distances: the calibration range as two distances from 0 to 2; replaces ``far`` and ``frr``.
+        grid: number of evenly spaced distances in the calibration range at which curves are evaluated.
+        epsilon: share of the classes in the best group, and in the worst group, of epsilon-OPIS.
+        c: weight of sensitivity in the utility; above 1, false rejects count more than false accepts.
+        utility: the two rates to combine: ``"specificity_sensitivity"`` or ``"precision_recall"``.
+        mean_curve: the curve from which OPIS measures deviations: ``"classes"`` for the mean of the classes' curves, or
+            ``"pooled"`` for the curve of all pairs.
+        epsilon_form: utility of the groups in epsilon-OPIS: ``"f_score"``, or ``"printed"`` for the formula as printed
+            in the paper, without the factor 1 + c².
+        target_far: false accept rate of the single threshold whose effect on each class is reported.
+        target_frr: false reject rate for which each class's own threshold is found, to measure their spread.
+        k: values of k for recall@k.
+        map_at_r: whether to compute R-precision and MAP@R; they take extra time only for classes of over 512 items.
+        pairs: ``"all"``, or ``"sampled"`` for the paper's protocol for large sets: all positive pairs, and random
+            negative pairs of each class.
+        negatives_per_positive: number of negative pairs drawn per positive pair, if pairs are sampled.
+        seed: seed of the random numbers, if pairs are sampled.
+        exact: use float64 products and exact quantiles in any case; several times slower.
+        device: a torch device such as ``"cuda"`` that counts the pairs; by default compiled code on the CPU does.
+        threads: number of CPU threads; by default one per core.
+        progress: a function that is called with the share of the work done; ``"auto"`` shows a progress bar on a
+            terminal after two seconds, and None shows nothing.
+
+    Returns:
+        An `Evaluation` with every score, one row per class, confidence intervals and more. Its notes about the input,
+        such as classes of a single item, are also issued as warnings.
+
+    Raises:
+        InputError: if the embeddings, labels or settings cannot be evaluated; the message says how to fix it.
 
     >>> import numpy as np
     >>> import isomargin as im
@@ -141,10 +164,10 @@ def run(
     threads: int | None,
     progress: Callable[[float], None] | None,
 ) -> Evaluation:
-    """Count the pairs in the way that suits them, and answer."""
+    """Choose how to count the pairs, count them, and assemble the evaluation."""
     data = sort_by_class(embeddings, labels)
     check_rates(data, settings)
-    exactly, reason = count_exactly_because(data, settings)
+    exactly, method_notes = count_exactly_because(data, settings)
     method: Literal["exact", "binned"] = "exact"
     if exactly:
         data = sort_by_class(embeddings, labels, dtype=float)
@@ -160,12 +183,12 @@ def run(
         counts, ranks = count(data, settings, threads, progress)
         summary = summarize(counts, settings)
     noise = measure_item_noise(data, counts.negatives, threads)
-    notes = (*data.notes, *reason)
+    notes = (*data.notes, *method_notes)
     return Evaluation(settings, data.names, data.sizes, counts, ranks, summary, method, noise, notes)
 
 
 def check_labels(labels: Any, far: tuple[float, float]) -> None:
-    """Refuse labels that no embeddings could be evaluated with at these rates: for before the embeddings are made.
+    """Refuse labels that cannot be evaluated at these rates, whatever the embeddings; call it before computing them.
 
     >>> check_labels([0, 0, 1, 1], far=(0.01, 0.1))
     Traceback (most recent call last):
@@ -176,7 +199,7 @@ def check_labels(labels: Any, far: tuple[float, float]) -> None:
 
 
 def check_rates(data: ClassSortedVectors, settings: Settings) -> None:
-    """Refuse rates that so many pairs cannot resolve, before the pairs are counted."""
+    """Refuse rates that are too small for the number of pairs, before the pairs are counted."""
     sizes, n = data.sizes, len(data.class_of)
     if settings.pairs == "all":
         negatives = int((sizes * (n - sizes)).sum()) // 2
@@ -190,7 +213,7 @@ def check_rates(data: ClassSortedVectors, settings: Settings) -> None:
 def count(
     data: ClassSortedVectors, settings: Settings, threads: int | None, progress: Callable[[float], None] | None
 ) -> PassResult:
-    """One pass over all pairs, by the compiled kernels or on a torch device."""
+    """Count all pairs in one pass, with the compiled kernels or on a torch device."""
     if settings.device is None:
         return count_pairs(data, k=settings.k, map_at_r=settings.map_at_r, threads=threads, progress=progress)
     return count_pairs_with_torch(
@@ -199,23 +222,23 @@ def count(
 
 
 def count_exactly_because(data: ClassSortedVectors, settings: Settings) -> tuple[bool, tuple[str, ...]]:
-    """Whether to count exactly, and what the user should know about that."""
+    """Return whether to count exactly, and notes for the user about that choice."""
     n = len(data.class_of)
     if data.reach < SAME:
         return settings.exact or fits(data), (
-            f"all embeddings are within {data.reach:.2g} of each other, too close to measure well: "
+            f"all embeddings are within {data.reach:.2g} of each other, too close for accurate scores: "
             "subtract their mean before normalising them",
         )
     if settings.exact or (settings.device is None and n * (n - 1) // 2 <= SMALL):
         return True, ()
     if data.reach < NARROW:
-        what = "all embeddings lie very close together"
+        reason = "all embeddings are very close together"
     elif repeated_share(data) > REPEATED:
-        what = "distances repeat"
+        reason = "many pairs have the same distance"
     elif data.vectors.shape[1] <= FLAT:
-        what = f"in {data.vectors.shape[1]} dimensions neighbours are closer than float32 can tell apart"
+        reason = f"in {data.vectors.shape[1]} dimensions, neighbours are too close for float32 to tell apart"
     else:
         return False, ()
     if fits(data):
-        return True, (f"{what}, so pairs are counted exactly on the CPU, which takes longer",)
-    return False, (f"{what}, and the classes are too large for the exact count: scores, recall too, are less accurate",)
+        return True, (f"{reason}: pairs are counted exactly on the CPU, which takes longer",)
+    return False, (f"{reason}, and the classes are too large to count exactly: all scores are less accurate",)

@@ -1,7 +1,7 @@
-"""``Evaluation``: the scores of one set of embeddings, with all that is needed to look closer or ask again.
+"""``Evaluation``: the scores of one set of embeddings, and everything needed to examine them further.
 
-Scores are computed when first asked for, from ``PairSummary`` and counts. ``scores/registry.py`` says what each is
-called and means. Another calibration range or target needs no second pass over the pairs.
+Scores are computed from ``PairSummary`` and the counts when they are first accessed. ``scores/registry.py`` lists their
+names and meanings. A different calibration range or target rate needs no second pass over the pairs.
 """
 
 import os
@@ -33,29 +33,40 @@ if TYPE_CHECKING:
 
     from isomargin.measure.statistics.intervals import Interval
 
-CONCERNS_SUMMARY = ("far", "frr", "grid", "target_far", "target_frr")  # and distances
+CONCERNS_SUMMARY = ("far", "frr", "grid", "target_far", "target_frr")  # and distances, which are compared separately
 NEEDS_PAIRS = ("k", "map_at_r", "pairs", "negatives_per_positive", "seed", "exact", "device")
 
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """What one threshold does, pooled and to each class."""
+    """The error rates at one threshold, pooled and for each class."""
 
     distance: float
     """The threshold: pairs at most this far apart are accepted."""
     far: float
-    """Pooled false accept rate."""
+    """False accept rate of all negative pairs."""
     frr: float
-    """Pooled false reject rate."""
+    """False reject rate of all positive pairs."""
     class_far: Floats
-    """(classes,) each class's false accept rate; NaN for a class without sampled negatives."""
+    """(classes,) false accept rate of each class; NaN for a class without sampled negatives."""
     class_frr: Floats
-    """(classes,) each class's false reject rate; NaN for a class of one image."""
+    """(classes,) false reject rate of each class; NaN for a class of one item."""
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Scores of one set of embeddings. Made by ``isomargin.evaluate``; saved and loaded as JSON without loss.
+    """The result of `isomargin.evaluate`: every score of one set of embeddings, and what they were computed from.
+
+    - **Threshold consistency**: `opis`, `debiased_opis`, `epsilon_opis`, `relative_opis`, `far_threshold_spread`,
+      `frr_threshold_spread`.
+    - **Verification**: `eer`, `auc`, and the error rates at the threshold for the target FAR (`target`) or at any other
+      threshold (`at`).
+    - **Retrieval**: `recall_at_k`, `r_precision`, `map_at_r`.
+    - **Classes**: `per_class` (a table with one row per class), `worst_classes`, `curves`.
+    - **Reliability**: `intervals` (confidence intervals), `all_notes` (warnings about the input and the method).
+
+    `with_settings` computes the scores for other settings without another pass over the pairs. `save` and `load` store
+    an evaluation as JSON without loss.
 
     >>> import isomargin as im
     >>> embeddings = np.random.default_rng(0).normal(size=(60, 8)) + 3 * np.eye(8)[np.arange(60) % 6]
@@ -67,21 +78,21 @@ class Evaluation:
     """
 
     settings: Settings
-    """Every choice that the scores depend on."""
+    """The settings on which the scores depend."""
     names: NDArray[Any]
-    """(classes,) the labels, sorted."""
+    """(classes,) the distinct labels, sorted."""
     sizes: NDArray[np.int64]
-    """(classes,) images of each class."""
+    """(classes,) number of items in each class."""
     counts: PairCounts
-    """Distances of the pairs, listed or binned."""
+    """Distances of the pairs of each class, listed or binned."""
     ranks: RankCounts
-    """Retrieval results summed by class."""
+    """Retrieval results, summed over the queries of each class."""
     summary: PairSummary
-    """What the pairs say for these settings."""
+    """Counts and distances for these settings, from which the scores are computed."""
     method: Literal["exact", "binned"]
     """Whether the summary is exact or interpolated within bins."""
     item_noise: ItemNoise | None
-    """How far the classes' rates are noise of their few images; None where too few classes have four images."""
+    """How noisy the rates of classes with few items are; None if fewer than two classes have four items."""
     notes: tuple[str, ...] = ()
     """What the user should know about the input and the method."""
 
@@ -104,7 +115,7 @@ class Evaluation:
 
     @property
     def images(self) -> int:
-        """The old name of `items`, deprecated: rows need not be images."""
+        """Deprecated name of `items`."""
         warnings.warn("Evaluation.images is deprecated: use Evaluation.items", DeprecationWarning, stacklevel=2)
         return self.items
 
@@ -120,14 +131,14 @@ class Evaluation:
 
     @property
     def all_notes(self) -> tuple[str, ...]:
-        """The notes, and whether classes have too few images for these settings' OPIS to mean much."""
+        """The notes, and a warning if classes have too few items for a meaningful OPIS with these settings."""
         return (*self.notes, *notes_on_noise(self))
 
     # ----- threshold consistency
 
     @property
     def calibration_range(self) -> tuple[float, float]:
-        """(d_min, d_max), the distances between which inconsistency is measured."""
+        """(d_min, d_max), the range of distance thresholds over which consistency is measured."""
         return self.summary.calibration_range
 
     @cached_property
@@ -138,25 +149,32 @@ class Evaluation:
 
     @cached_property
     def opis(self) -> float:
-        """Operating-Point-Inconsistency-Score: variance over classes of the utility curves; see `consistency.opis`."""
+        """Operating-Point-Inconsistency-Score: variance of the utility over classes, averaged over the range.
+
+        0 means that one threshold serves all classes equally well. See `consistency.opis` for the formula.
+        """
         return consistency.opis(self.curves.utility, self.curves.mean_utility)
 
     @cached_property
     def debiased_opis(self) -> float:
-        """OPIS of the classes of at least four images, without what their images' noise adds; `item_noise` has more.
+        """OPIS of the classes with at least four items, without the noise that comes from classes having few items.
 
-        The one to quote where classes are small or their sizes differ; OPIS is the paper's. NaN where unknown.
+        Prefer it to OPIS, which is the paper's score, if classes are small or differ in size. NaN if it is unknown. See
+        `statistics.item_noise` for the method.
         """
         return debiased_opis(self)
 
     @cached_property
     def opis_noise(self) -> float:
-        """The part of OPIS, of the classes of at least four images, that is their images' noise. NaN where unknown."""
+        """The part of the OPIS of classes with at least four items that is noise; NaN if it is unknown."""
         return opis_noise(self)
 
     @cached_property
     def epsilon_opis(self) -> float:
-        """Squared utility gap between the best and worst epsilon share; see `consistency.epsilon_opis`."""
+        """Squared difference in utility between the best and the worst classes; see `consistency.epsilon_opis`.
+
+        Each group is the share ``epsilon`` of all classes.
+        """
         settings, curves = self.settings, self.curves
         return consistency.epsilon_opis(
             curves.first_rate(settings),
@@ -169,24 +187,24 @@ class Evaluation:
 
     @cached_property
     def relative_opis(self) -> float:
-        """OPIS over the squared mean disutility, this project's own; see `consistency.relative_opis`."""
+        """OPIS divided by the squared mean disutility; defined by this project, see `consistency.relative_opis`."""
         return consistency.relative_opis(self.opis, self.curves.mean_utility)
 
     @cached_property
     def mean_utility(self) -> float:
-        """Mean over classes and grid of the utility."""
+        """Utility averaged over classes and over the calibration range."""
         return float(self.curves.utility.mean())
 
     @cached_property
     def far_threshold_spread(self) -> consistency.ThresholdSpread:
-        """Spread over classes of the threshold each would need for ``target_far``; this project's own."""
+        """How much the thresholds differ that the classes need for ``target_far``; defined by this project."""
         return consistency.threshold_spread(
             self.summary.class_far_distance[self.curves.classes], self.calibration_range
         )
 
     @cached_property
     def frr_threshold_spread(self) -> consistency.ThresholdSpread:
-        """Spread over classes of the threshold each would need for ``target_frr``; this project's own."""
+        """How much the thresholds differ that the classes need for ``target_frr``; defined by this project."""
         return consistency.threshold_spread(
             self.summary.class_frr_distance[self.curves.classes], self.calibration_range
         )
@@ -195,7 +213,7 @@ class Evaluation:
 
     @property
     def eer(self) -> float:
-        """Equal error rate of all pairs: where the ROC curve, straight between its points, has FAR = FRR."""
+        """Equal error rate of all pairs: the rate at which the linearly interpolated ROC curve has FAR = FRR."""
         return self.summary.eer
 
     @property
@@ -205,12 +223,12 @@ class Evaluation:
 
     @property
     def auc(self) -> float:
-        """Area under the ROC curve of all pairs: P(a positive pair is nearer than a negative one), ties half."""
+        """Area under the ROC curve of all pairs: P(positive pair closer than negative pair), counting ties half."""
         return self.summary.auc
 
     @cached_property
     def target(self) -> OperatingPoint:
-        """What the pooled threshold for ``target_far`` does, pooled and to each class."""
+        """The error rates at the pooled threshold for ``target_far``, pooled and for each class."""
         summary, positives, negatives = self.summary, self.counts.positives, self.counts.negatives
         far = summary.target_negatives_within.sum() / negatives.totals.sum()
         frr = 1 - summary.target_positives_within.sum() / positives.pooled_total
@@ -220,7 +238,7 @@ class Evaluation:
         )
 
     def at(self, distance: float) -> OperatingPoint:
-        """Say what any threshold does, pooled and to each class.
+        """Return the error rates at a distance threshold, pooled and for each class.
 
         >>> import isomargin as im
         >>> evaluation = im.evaluate(np.eye(2)[[0, 0, 1, 1]], [0, 0, 1, 1], distances=(0.5, 1.5), target_far=0.5)
@@ -231,14 +249,14 @@ class Evaluation:
         checks.distance(distance, "distance")
         if distance == self.target.distance:
             return self.target
-        here = np.array([distance], np.float64)
+        threshold = np.array([distance], np.float64)
         positives, negatives = self.counts.positives, self.counts.negatives
         return OperatingPoint(
             distance=float(distance),
-            far=float(negatives.pooled_within(here)[0] / negatives.pooled_total),
-            frr=float(1 - positives.pooled_within(here)[0] / positives.pooled_total),
-            class_far=share_or_nan(negatives.within(here)[:, 0], negatives.totals),
-            class_frr=self._frr(positives.within(here)[:, 0]),
+            far=float(negatives.pooled_within(threshold)[0] / negatives.pooled_total),
+            frr=float(1 - positives.pooled_within(threshold)[0] / positives.pooled_total),
+            class_far=share_or_nan(negatives.within(threshold)[:, 0], negatives.totals),
+            class_frr=self._frr(positives.within(threshold)[:, 0]),
         )
 
     def _frr(self, accepted: Floats) -> Floats:
@@ -248,20 +266,24 @@ class Evaluation:
 
     @cached_property
     def recall_at_k(self) -> dict[int, float]:
-        """Share of queries with one of their class among their k nearest others, for each k."""
+        """Share of queries with at least one item of their class among their k nearest neighbours, for each k."""
         queries = self.ranks.queries.sum()
         return {k: float(hits / queries) for k, hits in zip(self.ranks.k, self.ranks.hits.sum(axis=0), strict=True)}
 
     @cached_property
     def r_precision(self) -> float:
-        """Mean over queries of the share of positives among the R nearest, R being their number; NaN if left out."""
+        """Share of positives among the R nearest neighbours, averaged over queries; NaN if it was not computed.
+
+        R is the number of the query's positives.
+        """
         return self._mean_over_queries(self.ranks.r_precision)
 
     @cached_property
     def map_at_r(self) -> float:
-        """Mean average precision at R; NaN if left out.
+        """Mean average precision at R; NaN if it was not computed.
 
-        MAP@R averages over queries (1/R) sum_{i<=R} P(i), P(i) being the precision at i if the i-th is a positive.
+        MAP@R is the mean over queries of (1/R) sum_{i<=R} P(i), where R is the number of the query's positives and P(i)
+        is the precision at i if the i-th neighbour is a positive, else 0.
         """
         return self._mean_over_queries(self.ranks.average_precision)
 
@@ -272,17 +294,21 @@ class Evaluation:
 
     @cached_property
     def per_class(self) -> "pandas.DataFrame":
-        """One row per class: which classes break the threshold; see `class_table` for the columns."""
+        """A table with one row per class, which shows the classes that a single threshold serves badly.
+
+        `class_table.class_table` lists the columns.
+        """
         return class_table(self)
 
     def worst_classes(self, number: int = 10, by: str = "mean_utility") -> "pandas.DataFrame":
-        """Give the worst rows of ``per_class``, the worst first.
+        """Return the rows of ``per_class`` for the worst classes, the worst first.
 
         Args:
-            number: how many.
-            by: ``"mean_utility"``, lowest first: the classes that the thresholds of the calibration range serve worst.
-                ``"opis_contribution"``, largest first: those farthest from the mean curve, on either side of it.
-                Or ``"far"``, ``"frr"`` or ``"eer"``, largest first.
+            number: number of classes.
+            by: the column that says which classes are worst. ``"mean_utility"``, lowest first: the classes that the
+                thresholds of the calibration range serve worst. ``"opis_contribution"``, largest first: the classes
+                whose utility is farthest from the mean curve, above or below it. ``"far"``, ``"frr"`` or ``"eer"``,
+                largest first: the classes with the highest error rates.
 
         >>> import isomargin as im
         >>> embeddings = np.random.default_rng(0).normal(size=(60, 8)) + 3 * np.eye(8)[np.arange(60) % 6]
@@ -292,7 +318,7 @@ class Evaluation:
         """
         return worst_rows(self.per_class, number, by)
 
-    # ----- how far to trust it
+    # ----- reliability
 
     def intervals(
         self,
@@ -301,10 +327,18 @@ class Evaluation:
         seed: int = 0,
         items: tuple[Any, Any] | None = None,
     ) -> "dict[str, Interval]":
-        """Give a confidence interval for every score, had other classes of the same kind been measured.
+        """Compute a confidence interval for every score, by bootstrap.
 
-        By bootstrap over classes: see `statistics.intervals`. With ``items=(embeddings, labels)``, those that were
-        evaluated, the intervals are for other items of the same classes: see `statistics.item_resampling`.
+        By default classes are resampled: the intervals say how much the scores would vary if other classes of the same
+        kind were measured. With ``items``, the items of each class are resampled instead: the intervals then say how
+        much the scores would vary with other items of the same classes. See `statistics.intervals` and
+        `statistics.item_resampling` for the methods.
+
+        Args:
+            draws: number of bootstrap draws, at least 100.
+            confidence: confidence level of the intervals.
+            seed: seed of the random draws.
+            items: (embeddings, labels), the same that were evaluated, to resample items instead of classes.
 
         >>> import isomargin as im
         >>> embeddings = np.random.default_rng(0).normal(size=(60, 8)) + 3 * np.eye(8)[np.arange(60) % 6]
@@ -318,13 +352,13 @@ class Evaluation:
             return item_intervals(self, *items, draws, confidence, seed)
         return intervals(self, draws, confidence, seed)
 
-    # ----- asking again
+    # ----- other settings
 
     def with_settings(self, **changes: Any) -> "Evaluation":
-        """Answer for another calibration range, grid, epsilon, utility or target, from the same counts, at once.
+        """Return an evaluation with other settings, computed from the same counts without a pass over the pairs.
 
-        Takes the settings of ``isomargin.evaluate`` except those that need the pairs again. Pairs kept in bins are
-        interpolated, also where this Evaluation's own summary is exact.
+        Accepts the settings of `isomargin.evaluate` except those that need the pairs again (such as ``k``). If the
+        pairs are kept in bins, the new scores are interpolated, even if this evaluation is exact.
 
         >>> import isomargin as im
         >>> embeddings = np.random.default_rng(0).normal(size=(60, 8)) + 3 * np.eye(8)[np.arange(60) % 6]
@@ -333,13 +367,13 @@ class Evaluation:
         >>> wider.calibration_range[1] > evaluation.calibration_range[1], wider.curves.utility.shape
         (True, (6, 201))
         """
-        if again := [name for name in changes if name in NEEDS_PAIRS]:
+        if fixed := [name for name in changes if name in NEEDS_PAIRS]:
             raise InputError(
-                f"{', '.join(again)} cannot be changed afterwards, because it needs every pair again: call evaluate"
+                f"{', '.join(fixed)} cannot be changed after the pairs were counted: call evaluate with the new value"
             )
-        kept = {each.name: getattr(self.settings, each.name) for each in fields(Settings)}
+        kept = {field.name: getattr(self.settings, field.name) for field in fields(Settings)}
         if {"far", "frr"} & set(changes) and "distances" not in changes:
-            kept["distances"] = None  # a range asked for by rates takes the place of one given by distances
+            kept["distances"] = None  # a range requested by rates replaces one given by distances
         settings = Settings.from_values(**{**kept, **changes})
         if all(getattr(settings, name) == kept[name] for name in CONCERNS_SUMMARY) and settings.distances == (
             self.settings.distances
@@ -348,14 +382,14 @@ class Evaluation:
         summary = summarize(self.counts, settings)
         if self.method == "exact" and isinstance(self.counts.negatives, BinnedDistances):
             width = self.counts.negatives.reach / self.counts.negatives.counts.shape[1]
-            note = f"interpolated within bins of {width:.2g} from pairs counted before: evaluate again to be exact"
+            note = f"the new scores are interpolated within bins of width {width:.2g}: evaluate again to be exact"
             return replace(self, settings=settings, summary=summary, method="binned", notes=(*self.notes, note))
         return replace(self, settings=settings, summary=summary)
 
     # ----- saving
 
     def scalars(self) -> dict[str, float]:
-        """Give every score and size as a flat dictionary of plain floats, for any logger; NaN where unknown.
+        """Return every score and size as a flat dictionary of floats, for any logger; NaN for unknown scores.
 
         >>> import isomargin as im
         >>> evaluation = im.evaluate(np.eye(2)[[0, 0, 1, 1]], [0, 0, 1, 1], distances=(0.5, 1.5), target_far=0.5)
@@ -375,15 +409,17 @@ class Evaluation:
         return {name: float(value) for name, value in numbers.items()}
 
     def scores(self) -> dict[str, Any]:
-        """Give the scores as JSON values, what ``--json`` prints: `scalars`, and what is not one number.
+        """Return the scores as JSON values, as ``--json`` prints them: `scalars`, and scores of more than one number.
 
         >>> import isomargin as im
         >>> evaluation = im.evaluate(np.eye(2)[[0, 0, 1, 1]], [0, 0, 1, 1], distances=(0.5, 1.5), target_far=0.5)
         >>> evaluation.scores()["recall_at_k"]["1"], evaluation.scores()["auc"]
         (1.0, 1.0)
         """
-        whole = ("classes", "items", "positive_pairs", "negative_pairs")
-        plain = {name: int(value) if name in whole else null_for_nan(value) for name, value in self.scalars().items()}
+        integers = ("classes", "items", "positive_pairs", "negative_pairs")
+        plain = {
+            name: int(value) if name in integers else null_for_nan(value) for name, value in self.scalars().items()
+        }
         return {
             **plain,
             "calibration_range": list(self.calibration_range),
@@ -396,7 +432,7 @@ class Evaluation:
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write as JSON, atomically.
+        """Write the evaluation to a JSON file, atomically.
 
         >>> import isomargin as im, tempfile
         >>> evaluation = im.evaluate(np.eye(2)[[0, 0, 1, 1]], [0, 0, 1, 1], distances=(0.5, 1.5), target_far=0.5)
@@ -410,17 +446,17 @@ class Evaluation:
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "Evaluation":
-        """Read an evaluation that ``save`` wrote, and refuse one that was changed since."""
+        """Read an evaluation that ``save`` wrote; a file that was changed since is refused."""
         return Evaluation(**saving.read(Path(path)))
 
 
-def share_or_nan(part: Floats, whole: NDArray[np.int64]) -> Floats:
-    """Divide, NaN where there is nothing to divide by."""
-    return np.where(whole > 0, share(part, whole), np.nan)
+def share_or_nan(part: Floats, total: NDArray[np.int64]) -> Floats:
+    """Divide ``part`` by ``total``, elementwise; NaN where the total is 0."""
+    return np.where(total > 0, share(part, total), np.nan)
 
 
 def spread_values(spread: consistency.ThresholdSpread) -> dict[str, Any]:
-    """Give a spread as JSON values."""
+    """Return a spread as JSON values."""
     return {
         name: {str(q): v for q, v in value.items()} if isinstance(value, dict) else value
         for name, value in asdict(spread).items()

@@ -1,7 +1,7 @@
-"""An evaluation as JSON and back, without loss, with a checksum over the whole file.
+"""Save an evaluation as JSON and load it again, without loss, with a checksum of the content.
 
-Works on the evaluation's fields by name, so that ``evaluation.py`` can use it. How arrays become JSON values is in
-``core/json_values.py``.
+The functions work on the fields of an evaluation by name, so that ``evaluation.py`` can import this module.
+``core/json_values.py`` turns arrays into JSON values.
 """
 
 import json
@@ -24,7 +24,7 @@ from isomargin.measure.statistics.item_noise import ItemNoise
 FORMAT = "isomargin evaluation"
 VERSION = 3
 COMPARISONS = ("all_pairs",)
-"""What is compared with what; galleries and trial lists have a place of their own here when they come."""
+"""The items that are compared with each other. A newer version may add others, such as galleries or lists of trials."""
 SCORE_AXIS = {"name": "l2_distance", "lowest": 0.0, "highest": FARTHEST, "accept": "at_most"}
 
 
@@ -36,7 +36,7 @@ def write(path: Path, values: dict[str, Any]) -> None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read an evaluation's fields from a file; whatever is wrong with it is told in one sentence."""
+    """Read the fields of an evaluation from a file; a file that cannot be read is refused in one sentence."""
     check_file(path)
     with reading(path):
         content = path.read_bytes()
@@ -46,30 +46,30 @@ def read(path: Path) -> dict[str, Any]:
         return from_json_values(values)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-    except Exception as error:  # whatever damage does to the readers
-        raise InputError(f"{path} cannot be read as an evaluation: it is damaged or cut short") from error
+    except Exception as error:  # damage can make any step fail
+        raise InputError(f"{path} cannot be read as an evaluation: it is damaged or truncated") from error
 
 
 def check(values: dict[str, Any]) -> None:
-    """Refuse what is not an evaluation, is of another version, or was changed since it was written."""
+    """Refuse content that is not an evaluation, has another version, or was changed since it was written."""
     if values.get("format") != FORMAT:
         raise InputError("this JSON is not an evaluation that isomargin wrote")
     if values.get("version") not in (2, VERSION):
         raise InputError(
-            f"this evaluation has format version {values.get('version')!r}, and {VERSION} is needed: evaluate again"
+            f"this evaluation has format version {values.get('version')!r}, but {VERSION} is needed: evaluate again"
         )
-    if values["version"] == 2:  # which had no checksum, and older names
+    if values["version"] == 2:  # version 2 had no checksum, and other names
         values["summary"], values["item_noise"] = values.pop("answers"), values.pop("image_noise")
         values |= {"comparison": COMPARISONS[0], "score_axis": SCORE_AXIS, "equalizer": None}
         return
     if values.pop("sha256", None) != digest(values):
-        raise InputError("its content does not match its checksum: the file was edited or damaged, so evaluate again")
+        raise InputError("the content does not match its checksum, so the file was edited or damaged: evaluate again")
     if values["comparison"] not in COMPARISONS or values["score_axis"] != SCORE_AXIS or values["equalizer"] is not None:
         raise InputError("this evaluation was written by a newer version of isomargin: upgrade it, or evaluate again")
 
 
 def as_json_values(parts: Mapping[str, Any], scores: dict[str, Any]) -> dict[str, Any]:
-    """Give an evaluation's fields as JSON values: the scores for reading, settings and counts for loading."""
+    """Return the fields of an evaluation as JSON values: scores for people to read, settings and counts for loading."""
     names, counts, exact = parts["names"], parts["counts"], parts["method"] == "exact"
     return {
         "format": FORMAT,
@@ -97,7 +97,7 @@ def as_json_values(parts: Mapping[str, Any], scores: dict[str, Any]) -> dict[str
 
 
 def from_json_values(values: dict[str, Any]) -> dict[str, Any]:
-    """Give back the fields of the evaluation that ``as_json_values`` wrote."""
+    """Return the fields of an evaluation from the values that ``as_json_values`` returned."""
     settings = Settings.from_values(**values["settings"])
     counts = PairCounts(unpack_distances(values["positives"]), unpack_distances(values["negatives"]))
     kind = values["names"]["dtype"]
@@ -131,7 +131,7 @@ def fits_together(
     method: str,
     item_noise: ItemNoise | None,
 ) -> bool:
-    """Whether what was read from a file has the shapes that the scores are computed from."""
+    """Whether the fields read from a file have the shapes that the scores need."""
     positives, negatives = counts.positives, counts.negatives
     classes, grid = sizes.shape, (settings.grid,)
     by_class = [names, ranks.queries, positives.totals, negatives.totals]
@@ -152,20 +152,20 @@ def fits_together(
 
 
 def fits_classes(noise: ItemNoise, classes: int) -> bool:
-    """Whether the noise read from a file is that of so many classes."""
+    """Whether the noise read from a file has the shape that this many classes need."""
     shape = (len(noise.classes), len(noise.distances))
     arrays = (noise.sensitivity, noise.false_accepts, noise.covariance)
     known = noise.classes.ndim == 1 and 2 <= len(noise.classes) <= classes and int(noise.classes.max()) < classes
-    return known and len(noise.distances) >= 1 and all(each.shape == shape for each in arrays)
+    return known and len(noise.distances) >= 1 and all(array.shape == shape for array in arrays)
 
 
 def pack_fields(noise: ItemNoise) -> dict[str, Any]:
-    """Give the noise's arrays as JSON values."""
-    return {each.name: pack_array(getattr(noise, each.name)) for each in fields(ItemNoise)}
+    """Return the arrays of the noise as JSON values."""
+    return {field.name: pack_array(getattr(noise, field.name)) for field in fields(ItemNoise)}
 
 
 def pack_distances(distances: ClassDistances) -> dict[str, Any]:
-    """Give distances as JSON values."""
+    """Return distances as JSON values."""
     if isinstance(distances, ListedDistances):
         listed = {"distances": pack_array(distances.distances), "offsets": pack_array(distances.offsets)}
         return {"kind": "listed", "appearances": distances.appearances, **listed}
@@ -174,7 +174,7 @@ def pack_distances(distances: ClassDistances) -> dict[str, Any]:
 
 
 def unpack_distances(values: dict[str, Any]) -> ClassDistances:
-    """Read them back."""
+    """Return the distances that ``pack_distances`` packed."""
     if values["kind"] == "listed":
         offsets, distances = unpack_array(values["offsets"]), unpack_array(values["distances"])
         if distances.shape != (offsets[-1],):
@@ -184,16 +184,16 @@ def unpack_distances(values: dict[str, Any]) -> ClassDistances:
 
 
 def pack_summary(summary: PairSummary) -> dict[str, Any]:
-    """Give a summary as JSON values."""
+    """Return a summary as JSON values."""
     packed: dict[str, Any] = {}
-    for each in fields(PairSummary):
-        value = getattr(summary, each.name)
-        packed[each.name] = pack_array(value) if isinstance(value, np.ndarray) else value
+    for field in fields(PairSummary):
+        value = getattr(summary, field.name)
+        packed[field.name] = pack_array(value) if isinstance(value, np.ndarray) else value
     return {name: null_for_nan(value) for name, value in packed.items()}
 
 
 def unpack_summary(values: dict[str, Any]) -> PairSummary:
-    """Read them back."""
+    """Return the summary that ``pack_summary`` packed."""
     low, high = values["calibration_range"]
     plain: dict[str, Any] = {
         name: unpack_array(value) if isinstance(value, dict) else nan_for_null(value)

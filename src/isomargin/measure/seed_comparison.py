@@ -1,9 +1,9 @@
-"""Two ways of training on the same classes, each with several seeds: how the means over seeds differ.
+"""Compare two ways of training, each with several seeds: how the means over seeds differ.
 
-In every draw classes are drawn anew, the same for all models, and so are seeds, the same for both ways. With few seeds
-their part in the spread is estimated poorly and a little too small; that of the classes is as in `comparison.py`. Where
-each seed was measured on classes of its own, as when they are held out of the training classes by chance, each seed's
-are drawn by themselves.
+Every draw resamples classes, the same for all models, and seeds, the same for both ways of training. With few seeds,
+the variation between seeds is estimated poorly and slightly too small; the variation between classes is treated as in
+``comparison.py``. If each seed was evaluated on different classes, for example because they were held out of the
+training classes at random, the classes of each seed are resampled independently.
 """
 
 from collections.abc import Sequence
@@ -29,17 +29,20 @@ def compare_seeds(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> tuple[Difference, ...]:
-    """Give the difference of every score's mean over seeds, by paired bootstrap over classes and seeds.
+    """Compare the means of every score over seeds, by paired bootstrap over classes and seeds.
 
     Args:
-        first: the evaluations of one way of training, a seed each.
-        other: those of another, with as many seeds, each on the same classes as the first's.
-        draws: how often classes and seeds are drawn anew.
-        confidence: of the intervals.
-        seed: of the draws.
+        first: the evaluations of one way of training, one per seed.
+        other: the evaluations of the other way of training, with the same number of seeds, each on the same classes
+            as its counterpart in ``first``.
+        draws: number of bootstrap draws, at least 100.
+        confidence: confidence level of the intervals.
+        seed: seed of the random draws.
 
-    Beside the scores of `compare` there are ``far_threshold_spread`` and ``frr_threshold_spread``: the deviation over
-    classes of the thresholds that each would need for the target FAR or FRR, in units of the calibration range.
+    Returns:
+        The differences of the scores that `compare` returns, and of ``far_threshold_spread`` and
+        ``frr_threshold_spread``: the standard deviation of the thresholds that the classes need for the target FAR or
+        FRR, divided by the width of the calibration range.
 
     >>> import isomargin as im
     >>> generator, labels = np.random.default_rng(0), np.repeat(np.arange(40), 8)
@@ -49,43 +52,45 @@ def compare_seeds(
     ...     for spread in (0.9, 0.5)
     ... )
     >>> opis = next(row for row in compare_seeds(rough, fine) if row.score == "opis")
-    >>> opis.change.high < 0, opis.first == sum(each.opis for each in rough) / 3
+    >>> opis.change.high < 0, opis.first == sum(evaluation.opis for evaluation in rough) / 3
     (True, True)
     """
     check_draws(draws, confidence)
     if len(first) != len(other) or not first:
-        raise InputError(f"{len(first)} and {len(other)} seeds were given: both ways of training need the same number")
+        raise InputError(
+            f"both ways of training need the same number of seeds, but {len(first)} and {len(other)} were given"
+        )
     weights = weights_by_seed(first, other, draws, seed)
     chosen = np.random.default_rng([seed, 1]).integers(len(first), size=(draws, len(first)))
     one, two = (
-        [SeedScores(each, drawn) for each, drawn in zip(evaluations, weights, strict=True)]
+        [SeedScores(evaluation, drawn) for evaluation, drawn in zip(evaluations, weights, strict=True)]
         for evaluations in (first, other)
     )
-    names = [name for name in one[0].drawn if all(name in each.drawn for each in (*one, *two))]
+    names = [name for name in one[0].drawn if all(name in scores.drawn for scores in (*one, *two))]
     least = max(1 / (draws + 1), 2.0 ** (1 - len(first[0].curves.classes)))
     return tuple(difference(name, one, two, chosen, confidence, least) for name in names)
 
 
 def weights_by_seed(first: Sequence[Evaluation], other: Sequence[Evaluation], draws: int, seed: int) -> list[Weights]:
-    """Draw the classes of each seed: together where all seeds have the same."""
-    for each in first:
-        check_classes(each)
-    names = {frozenset(each.names.tolist()) for each in first}
+    """Draw the weights of the classes for each seed; the same weights if all seeds have the same classes."""
+    for evaluation in first:
+        check_classes(evaluation)
+    names = {frozenset(evaluation.names.tolist()) for evaluation in first}
     if len(names) == 1:
-        check_comparable({f"model {number}": each for number, each in enumerate([*first, *other])})
+        check_comparable({f"model {number}": evaluation for number, evaluation in enumerate([*first, *other])})
         return [draw_weights(first[0].counts.positives.totals > 0, draws, seed)] * len(first)
     for number, (one, two) in enumerate(zip(first, other, strict=True)):
         check_comparable({f"model {number}": one, f"model {len(first) + number}": two})
     return [
         draw_weights(
-            each.counts.positives.totals > 0, draws, int(np.random.default_rng([seed, 2, number]).integers(2**31))
+            evaluation.counts.positives.totals > 0, draws, int(np.random.default_rng([seed, 2, number]).integers(2**31))
         )
-        for number, each in enumerate(first)
+        for number, evaluation in enumerate(first)
     ]
 
 
 class SeedScores(Scores):
-    """One model's scores, and the spread of its classes' thresholds."""
+    """The scores of one model, and the spread of its classes' thresholds."""
 
     def __init__(self, evaluation: Evaluation, weights: Weights) -> None:
         super().__init__(evaluation, weights)
@@ -110,8 +115,8 @@ def difference(
     confidence: float,
     least: float,
 ) -> Difference:
-    """Give the difference of one score's means; chosen (draws, seeds) says which seeds each draw takes."""
-    (a, drawn_a), (b, drawn_b) = (means(name, each, chosen) for each in (first, other))
+    """Return the difference of one score's means; ``chosen`` (draws, seeds) holds the seeds that each draw takes."""
+    (a, drawn_a), (b, drawn_b) = (means(name, models, chosen) for models in (first, other))
     drawn = drawn_b - drawn_a
     change = None
     if find_score(name).relative and a > 0 and drawn_a.min() > 0:
@@ -121,7 +126,7 @@ def difference(
 
 
 def means(name: str, models: Sequence[Scores], chosen: NDArray[np.int64]) -> tuple[float, Floats]:
-    """Give a score's mean over seeds, and (draws,) that of the seeds drawn."""
-    drawn = np.stack([each.drawn[name] for each in models])  # (seeds, draws)
-    value = sum(each.values[name] for each in models) / len(models)
+    """Return the mean of a score over seeds, and (draws,) its mean over the seeds of each draw."""
+    drawn = np.stack([model.drawn[name] for model in models])  # (seeds, draws)
+    value = sum(model.values[name] for model in models) / len(models)
     return value, drawn[chosen.T, np.arange(drawn.shape[1])].mean(axis=0)

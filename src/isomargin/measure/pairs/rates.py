@@ -1,7 +1,7 @@
-"""From false accept and false reject rates to numbers of pairs and to thresholds.
+"""Convert false accept and false reject rates into numbers of pairs and into thresholds.
 
-The one home of what "the threshold at FAR x" means. A rate over finitely many pairs rises in steps, so that there are
-two such thresholds, and each use needs its own.
+This module defines what "the threshold at FAR x" means. A rate over finitely many pairs rises in steps, so there are
+two such thresholds: one that reaches the rate and one that does not exceed it. Each has its uses.
 """
 
 import math
@@ -16,7 +16,7 @@ from isomargin.measure.pairs.distances import ClassDistances, ListedDistances
 
 Mode = Literal["reached", "not_exceeded"]
 
-ROUNDING = 1e-9  # a rate times a number of pairs that should be whole may be off by its rounding
+ROUNDING = 1e-9  # tolerance for the rounding of a rate times a number of pairs that should be an integer
 
 
 def needed_pairs(far: float, negatives: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -43,21 +43,21 @@ def pairs_at_far(far: float, negatives: int, name: str) -> int:
 
 
 def threshold_at_far(counts: PairCounts, far: float, mode: Mode, name: str = "far") -> float:
-    """Give the pooled threshold at a false accept rate.
+    """Return the pooled threshold at a false accept rate.
 
-    - ``"reached"``: the smallest distance at which the pooled FAR reaches `far`; the distance of a negative pair, whose
-      FAR may exceed `far`. The scores use it: the calibration range, and the operating point for the target FAR.
-    - ``"not_exceeded"``: the largest threshold whose pooled FAR does not exceed `far`; it lies between pairs, and its
-      FAR may fall short of `far`. Thresholds to use are chosen so: ``choose_threshold``, the report's slider.
+    - ``"reached"``: the smallest distance at which the pooled FAR reaches ``far``. It is the distance of a negative
+      pair, and its FAR may exceed ``far``. The scores use it for the calibration range and for the target FAR.
+    - ``"not_exceeded"``: the largest threshold whose pooled FAR does not exceed ``far``. It lies between the distances
+      of pairs, and its FAR may be below ``far``. ``choose_threshold`` and the slider of the report use it.
 
-    Where pairs are listed, no negative pair lies strictly between the two. Refused where `far` is less than one
-    negative pair, and where no threshold stays within it.
+    If pairs are listed, no negative pair lies strictly between the two. Raises an error if ``far`` is less than one
+    negative pair, or if every threshold exceeds it.
 
     Args:
         counts: the pairs.
-        far: the rate, above 0 and below 1.
-        mode: which of the two.
-        name: what the rate is called in an error.
+        far: the false accept rate, above 0 and below 1.
+        mode: which of the two thresholds to return.
+        name: the name of the setting in error messages.
 
     >>> negatives = ListedDistances(np.array([0.5, 0.75, 1.0, 1.25]), np.array([0, 4]), appearances=1)
     >>> counts = PairCounts(positives=negatives, negatives=negatives)
@@ -73,14 +73,14 @@ def threshold_at_far(counts: PairCounts, far: float, mode: Mode, name: str = "fa
         smallest = 0.0 if isinstance(negatives, ListedDistances) else float(negatives.edges[1])
         reached = float(negatives.pooled_within(np.array([smallest]))[0]) / negatives.pooled_total
         raise InputError(
-            f"no threshold has a false accept rate of at most {far:g}: at distance {smallest:.3g} already it is "
-            f"{reached:.3g}, because so many items of different classes are the same: look for duplicates, or ask "
-            f"for a larger {name}"
+            f"no threshold has a false accept rate of at most {far:g}: even at distance {smallest:.3g} it is "
+            f"{reached:.3g}, because many items of different classes have the same embedding: remove duplicates, or "
+            f"use a larger {name}"
         )
     return threshold
 
 
 def largest_within(negatives: ClassDistances, far: float) -> float:
-    """Largest threshold whose pooled FAR does not exceed `far`, which may be 0; -inf where none is so small."""
+    """Return the largest threshold whose pooled FAR does not exceed ``far`` (0 is allowed); -inf if there is none."""
     distance = negatives.pooled_distance_admitting(math.floor(far * negatives.pooled_total + ROUNDING))
     return negatives.short_of(distance) if distance >= 0 else distance
