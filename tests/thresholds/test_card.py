@@ -366,6 +366,35 @@ def test_a_card_of_embeddings_of_other_lengths_says_so(evaluation, card):
     assert "do not have length one" in " ".join(card.summary().split())
 
 
+@pytest.mark.parametrize(
+    ("distance", "rate", "units", "event"),
+    [
+        (1e-3, "far", 6, "no false accept among"),
+        (1e-3, "frr", 12, "no accepted pair among"),
+        (2.0, "far", 6, "no rejected pair among"),
+        (2.0, "frr", 12, "no false reject among"),
+    ],
+)
+def test_the_interval_of_a_rate_without_a_single_event_is_explained(evaluation, distance, rate, units, event):
+    card = make_card(choose_threshold(evaluation, distance=distance, draws=100, confidence=0.9), evaluation)
+    (note,) = [each for each in card.measured["notes"] if event in each]
+    pairs = evaluation.negative_pairs if rate == "far" else evaluation.positive_pairs
+    assert f"among {pairs:,} " in note
+    assert f"the interval of {rate.upper()} counts" in note
+    share = float(note.split("more than ")[1].split("%")[0]) / 100
+    # So many independent draws, none of which has an event of this probability: one time in ten.
+    assert (1 - share) ** units == pytest.approx(0.1, rel=1e-2)
+    found = card.measured[rate]
+    assert max(found["high"] - found["value"], found["value"] - found["low"]) == pytest.approx(share, rel=1e-2)
+    assert f", {units} " in note
+    assert "below 10%" in note
+    assert event in card.summary()
+
+
+def test_the_interval_of_any_other_rate_needs_no_explanation(card):
+    assert not any("the interval of" in note for note in card.measured["notes"])
+
+
 def test_the_summary_says_that_nothing_was_promised(card):
     assert "Nothing is promised" in replace(card, promise=None).summary()
     assert "Nothing is promised" not in card.summary()

@@ -25,7 +25,7 @@ from isomargin.core.files import atomic_write, check_file, reading
 from isomargin.core.json_values import null_for_nan
 from isomargin.core.text import LONGEST, PARAGRAPH, printable, shortened
 from isomargin.measure.evaluation import Evaluation
-from isomargin.measure.statistics.intervals import note_on_few_classes
+from isomargin.measure.statistics.intervals import note_on_few_classes, note_on_no_event
 from isomargin.thresholds.calibrate import Calibration
 from isomargin.thresholds.choice import QUANTILES, ThresholdChoice
 from isomargin.thresholds.conversions import ACCEPT_WHEN, UNIT_VECTORS_ONLY, conversions
@@ -226,7 +226,12 @@ def make_card(
             "class_frr_quantiles": {str(q): value for q, value in choice.class_frr_quantiles.items()},
             "share_over_target": choice.share_over_target,
             "method": evaluation.method,
-            "notes": [*evaluation.all_notes, *note_on_few_classes(evaluation)],
+            "notes": [
+                *evaluation.all_notes,
+                *note_on_few_classes(evaluation),
+                *note_on_no_event(evaluation, "far", choice.far_interval),
+                *note_on_no_event(evaluation, "frr", choice.frr_interval),
+            ],
         },
         worst_classes=[without_nan(asdict(each)) for each in choice.worst_classes],
         promise=None if choice.promise is None else choice.promise.as_values(),

@@ -6,7 +6,7 @@ bias-corrected and accelerated bootstrap (BCa, Efron 1987), which suits skewed s
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -146,6 +146,27 @@ def note_on_few_classes(evaluation: "Evaluation") -> tuple[str, ...]:
     return (
         f"only {classes} classes have positive pairs, so the intervals are too narrow: with fewer than {FEW_CLASSES} "
         "classes, a 95% interval contains the true value in only 80% to 90% of cases",
+    )
+
+
+def note_on_no_event(evaluation: "Evaluation", name: Literal["far", "frr"], rate: Interval) -> tuple[str, ...]:
+    """Return a note on the interval of a rate of 0 or 1, which is not a bootstrap interval."""
+    if rate.value not in (0.0, 1.0):
+        return ()
+    if name == "far":
+        event = "false accept" if rate.value == 0 else "rejected pair"
+        pairs, units = f"{evaluation.negative_pairs:,} negative pairs", "pairs of classes"
+        independent = "with no class in common "
+    else:
+        event = "false reject" if rate.value == 0 else "accepted pair"
+        pairs, units = f"{evaluation.positive_pairs:,} positive pairs", "classes"
+        independent = ""
+    limit = max(rate.high - rate.value, rate.value - rate.low)
+    return (
+        f"there is no {event} among {pairs}, so the interval of {name.upper()} counts {units} (pairs that share a "
+        f"class are not independent): if more than {100 * limit:.3g}% of all {units} had a {event}, "
+        f"{chances(evaluation, name):,} {units} {independent}would all be without one with a probability below "
+        f"{100 * (1 - rate.confidence):.3g}%",
     )
 
 
