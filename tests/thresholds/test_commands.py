@@ -375,7 +375,7 @@ def test_few_pairs_are_enough_for_a_threshold_that_they_resolve(run, tmp_path):
     code, out, _ = run("threshold", tmp_path / "few.npz", "--far", "0.1", "--json")
     assert code == 0
     assert json.loads(out)["measured"]["far"]["value"] <= 0.1
-    assert any("are few" in note for note in json.loads(out)["measured"]["notes"])
+    assert any("too narrow" in note for note in json.loads(out)["measured"]["notes"])
 
 
 def test_a_hostile_file_name_cannot_write_to_the_terminal(run, embeddings):
