@@ -236,7 +236,7 @@ def test_a_regularizer_that_is_satisfied_takes_no_share(batch):
 @pytest.mark.parametrize(
     ("config", "sentence"),
     [
-        ([{"name": "tcm", "share": 0.3}], "there must be one to take a share of"),
+        ([{"name": "tcm", "share": 0.3}], "at least one without a share is needed"),
         (["smooth_ap", {"name": "tcm", "share": -1}], "share is -1"),
         (["smooth_ap", {"name": "tcm", "share": 0.3, "weight": 2}], "a weight and a share"),
         (["smooth_ap", {"name": "roadmap", "share": 0.3}], "one loss"),

@@ -271,7 +271,7 @@ def test_errors_name_the_process_and_what_it_gave(groups: dict[int, list[Results
         "embeddings' number of dimensions is 6 on process 0 and 5 on process 2: the same is needed on all processes"
     )
     assert {each["other dimensions"][0] for each in (first, second, last)} == {expected}
-    own = "labels has 1 entries, embeddings has 2 rows: one label a row is needed"
+    own = "labels has 1 entries, embeddings has 2 rows: one label per row is needed"
     assert last["too few labels"][0] == own
     assert first["too few labels"][0] == f"the input of process 2 cannot be gathered: {own}"
 

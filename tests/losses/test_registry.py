@@ -64,7 +64,7 @@ def test_every_loss_that_is_public_has_a_name():
             "tcm has no setting 'positve_margin': did you mean 'positive_margin'?",
         ),
         ({"name": "triplet", "temperature": 1}, "triplet has no setting 'temperature': known are margin, reduction"),
-        ({"name": "tcm", "positive_margin": "9e-1"}, "positive_margin is the text '9e-1': a number is needed (YAML"),
+        ({"name": "tcm", "positive_margin": "9e-1"}, "positive_margin is '9e-1': a finite number is needed (YAML"),
         ({"name": "recall_at_k", "k": "1,2"}, "k is '1,2': a whole number of at least 1 is needed"),
         ({"name": "tcm", "check_finite": "no"}, "check_finite is 'no': True or False is needed"),
         ({"name": "smooth_ap", "temperature": 1e-9}, "temperature is 1e-09: a number from 0.0001 to 100 is needed"),
@@ -76,7 +76,7 @@ def test_every_loss_that_is_public_has_a_name():
         (None, "the loss is None: a name"),
         (
             {"name": "threshold_penalty", "base": "triplet"},
-            "base is TripletLoss, which with these settings is no mean over samples",
+            "base is TripletLoss, which with these settings is not a mean over samples",
         ),
     ],
 )

@@ -1,7 +1,7 @@
 """Losses for metric learning: the Threshold-Consistent Margin, the losses it regularizes and those it is compared with.
 
-Each is a `torch.nn.Module` called as `loss(embeddings, labels, ref_emb=None, ref_labels=None)`, the convention of
-pytorch-metric-learning. They can be added and weighted, and made by name (`make_loss`).
+Each is a `torch.nn.Module` that is called as `loss(embeddings, labels, ref_emb=None, ref_labels=None)`, the convention
+of pytorch-metric-learning. Losses can be added, weighted, and created by name (`make_loss`).
 
 >>> import torch
 >>> from isomargin.losses import SmoothAPLoss, TCMLoss

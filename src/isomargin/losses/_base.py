@@ -1,4 +1,4 @@
-"""What every loss shares: how it is called, what it leaves for logging, and that losses can be added and weighted."""
+"""What every loss shares: the call, the values for logging, and that losses can be added and weighted."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ Records = dict[str, Tensor]
 class MetricLoss(BaseMetricLossFunction):  # type: ignore[misc]
     """A loss of embeddings (n, d) and labels (n,), called as pytorch-metric-learning calls its own.
 
-    It derives from that library's base class only to be recognised by its wrappers and trainers; distances and reducers
-    of that library play no part. Two of its wrappers go by class names: `isomargin.losses` has them for these losses.
-    `a + 0.5 * b` makes a loss of two.
+    It derives from that library's base class only so that its wrappers and trainers accept it; the library's distances
+    and reducers are not used. Two wrappers accept losses by class name: `isomargin.losses` has them for these losses.
+    `a + 0.5 * b` is a loss too.
 
     Parameters
     ----------
-    check_finite: raise, with the rows, where embeddings hold NaN or infinity; costs a pass over them.
+    check_finite: raise an error that names the rows where embeddings hold NaN or infinity; costs a pass over them.
 
-    A loss of one's own needs `compute` alone; `batch.vectors` are the embeddings at length 1:
+    To write your own loss, define `compute`; `batch.vectors` are the embeddings at length 1:
 
     >>> class CentreLoss(MetricLoss):
     ...     name = "centre"
@@ -42,19 +42,19 @@ class MetricLoss(BaseMetricLossFunction):  # type: ignore[misc]
     """
 
     name: str
-    """As a recipe and a log call it."""
+    """The name in recipes and logs."""
 
     weighs_samples = False
-    """Whether the loss is a mean over embeddings of a loss of each, which `Batch.weights` can weigh."""
+    """Whether the loss is a mean over samples, which `Batch.weights` can weight."""
 
     needs_positive_pairs = False
     """Whether a batch without positive pairs, one item per class, teaches it nothing."""
 
     takes_references = True
-    """Whether `ref_emb` and `indices_tuple` mean something to it."""
+    """Whether it accepts `ref_emb` and `indices_tuple`."""
 
     values: Records
-    """What the last call gave, without gradient, for logging: `loss`, and what else a loss has to tell."""
+    """What the last call returned, without gradient, for logging: `loss`, and other values of the loss."""
 
     def __init__(self, check_finite: bool = False) -> None:
         torch.nn.Module.__init__(self)
@@ -74,10 +74,10 @@ class MetricLoss(BaseMetricLossFunction):  # type: ignore[misc]
 
         Parameters
         ----------
-        embeddings: (n, d), normalised or not; half precision is taken up to float32, under autocast too.
-        labels: (n,) integers, any.
-        indices_tuple: a miner's pairs or triplets, to use these pairs only (each once); usually left out.
-        ref_emb: (m, d), to compare the embeddings with these instead of with each other. All pairs count then.
+        embeddings: (n, d), normalised or not; half precision is converted to float32, under autocast too.
+        labels: (n,), any integers.
+        indices_tuple: a miner's pairs or triplets, to use only these pairs, each once; usually left out.
+        ref_emb: (m, d), compare the embeddings with these instead of with each other. All pairs count then.
         ref_labels: (m,)
         """
         batch = read_batch(embeddings, labels, indices_tuple, ref_emb, ref_labels, self.check_finite)
@@ -88,13 +88,13 @@ class MetricLoss(BaseMetricLossFunction):  # type: ignore[misc]
         return value
 
     def compute(self, batch: Batch) -> tuple[Tensor, Records]:
-        """Return the loss of a checked batch and what is to be logged with it."""
+        """Return the loss of a checked batch, and values to log with it."""
         raise NotImplementedError
 
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
-        """List this loss's own parameters as an optimiser's groups, at the rates that they need.
+        """List the parameters of this loss as groups for an optimiser, at the learning rates that they need.
 
-        Empty for a loss without parameters. `learning_rate` is the model's.
+        Empty for a loss without parameters. `learning_rate` is that of the model.
 
         >>> from isomargin.losses import TCMLoss
         >>> TCMLoss().parameter_groups(1e-4)
@@ -118,7 +118,7 @@ class MetricLoss(BaseMetricLossFunction):  # type: ignore[misc]
     def __radd__(self, other: object) -> WeightedSum:
         from isomargin.losses.composition import added
 
-        return added(self) if isinstance(other, int) and other == 0 else added(other, self)  # sum() begins with 0
+        return added(self) if isinstance(other, int) and other == 0 else added(other, self)  # sum() starts with 0
 
     def __mul__(self, weight: object) -> WeightedSum:
         from isomargin.losses.composition import weighted
@@ -139,19 +139,19 @@ class PairLoss(MetricLoss):
         return values[0], records[0]
 
     def points(self, batch: Batch) -> tuple[Tensor, Tensor | None, Pairs]:
-        """Return the vectors (n, d) that are compared, with what, and which pairs are positive and negative."""
+        """Return the vectors (n, d) to compare, the references, and which pairs are positive and negative."""
         return batch.vectors, batch.reference_vectors, batch.pairs
 
     def shares_points(self, batch: Batch) -> bool:
-        """Whether it compares the batch as it is, so that it can share the pass with others."""
+        """Whether it compares the batch unchanged, so that it can share the pass with other losses."""
         return True
 
     def records(self, pairs: Pairs, state: Any) -> Records:
-        """Return what is to be logged beside the loss."""
+        """Return values to log with the loss."""
         return {}
 
     def begin(self, pairs: Pairs, weights: Tensor | None) -> Any:
-        """Make what the forward pass collects in."""
+        """Create the state that the forward pass fills."""
         raise NotImplementedError
 
     def visit(self, tile: Tile, state: Any) -> None:
@@ -159,16 +159,16 @@ class PairLoss(MetricLoss):
         raise NotImplementedError
 
     def finish(self, pairs: Pairs, state: Any) -> Tensor:
-        """Return the loss, from what was collected."""
+        """Return the loss, from the state."""
         raise NotImplementedError
 
     def add_gradient(self, tile: Tile, state: Any, scale: float, gradient: Gradient) -> None:
-        """Add scale times the derivative of the loss by the tile's similarities."""
+        """Add scale times the derivative of the loss with respect to the tile's similarities."""
         raise NotImplementedError
 
 
 def compute_together(parts: list[PairLoss], batch: Batch) -> tuple[Tensor, list[Records]]:
-    """Compute losses (parts,) that compare the same points in one pass."""
+    """Compute losses (parts,) that compare the same points, in one pass."""
     vectors, references, pairs = parts[0].points(batch)
     values, states = pair_losses(parts, vectors, references, pairs, batch.weights)
     return values, [part.records(pairs, state) for part, state in zip(parts, states, strict=True)]

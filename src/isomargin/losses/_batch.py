@@ -1,4 +1,4 @@
-"""A batch as the losses see it: checked, in float32 at least, its rows normalised. No loss is computed here."""
+"""A batch as the losses see it: checked, at least float32, with normalised rows. No loss is computed here."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ IndicesTuple = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Batch:
-    """One call's input."""
+    """The input of one call."""
 
     embeddings: Tensor
     """(n, d), float32 or float64, as the model gave them."""
     labels: Tensor
     """(n,) integers."""
     references: Tensor | None = None
-    """(m, d), what the embeddings are compared with; None: with each other."""
+    """(m, d), what the embeddings are compared with; None: each other."""
     reference_labels: Tensor | None = None
     """(m,)"""
     chosen: IndicesTuple | None = None
     """The pairs (anchors, positives, anchors, negatives) or triplets (anchors, positives, negatives); None: all."""
     weights: Tensor | None = None
-    """(n,), how much each embedding's own loss counts; None: all the same."""
+    """(n,), the weight of each sample's loss; None: all equal."""
 
     @cached_property
     def vectors(self) -> Tensor:
-        """The embeddings at length 1 (n, d); a zero vector stays one."""
+        """The embeddings at length 1 (n, d); a zero vector stays zero."""
         return normalise(self.embeddings)
 
     @cached_property
@@ -55,20 +55,21 @@ class Batch:
     def zero_or_nan(self) -> Tensor:
         """0 if all embeddings and references are finite, else NaN (a scalar).
 
-        Added to a loss it shows bad input: a comparison with NaN is false, so losses of hard pairs find none there.
+        It is added to every loss, so that bad input shows: a comparison with NaN is false, so a loss of hard pairs
+        would find none and be 0.
         """
         sums = [(rows.detach() * 0).sum() for rows in (self.embeddings, self.references) if rows is not None]
         return torch.stack(sums).sum()
 
     def weighted(self, weights: Tensor) -> Batch:
-        """Return the same batch with these weights (n,), multiplied with those there are."""
+        """Return the same batch with these weights (n,), multiplied by the weights that it has."""
         return replace(self, weights=weights if self.weights is None else self.weights * weights)
 
 
 def read_batch(
     embeddings: Any, labels: Any, indices_tuple: Any, ref_emb: Any, ref_labels: Any, check_finite: bool
 ) -> Batch:
-    """Check one call's input and raise `InputError`, a `ValueError`, where it cannot be used."""
+    """Check the input of one call; raise `InputError`, a `ValueError`, where it cannot be used."""
     if isinstance(indices_tuple, Tensor):  # loss(embeddings, labels, ref_emb, ref_labels), without names
         if ref_emb is not None and ref_labels is not None:
             raise InputError("indices_tuple is a tensor: a tuple of index tensors from a miner is needed")
@@ -77,7 +78,7 @@ def read_batch(
     labels = read_labels(labels, embeddings, "labels", "embeddings").long()
     if (ref_emb is None) != (ref_labels is None):
         given, missing = ("ref_emb", "ref_labels") if ref_labels is None else ("ref_labels", "ref_emb")
-        raise InputError(f"{given} came without {missing}: give both, or neither to compare the batch with itself")
+        raise InputError(f"{given} was given without {missing}: give both, or neither to compare the batch with itself")
     if ref_emb is not None:
         check_embeddings(ref_emb, "ref_emb", check_finite)
         if ref_emb.shape[1] != embeddings.shape[1]:
@@ -100,7 +101,7 @@ def read_batch(
 
 
 def check_embeddings(embeddings: Any, name: str, check_finite: bool) -> None:
-    """Raise unless this is a tensor (n, d) of floating point numbers (that are finite, if asked)."""
+    """Raise unless this is a floating point tensor (n, d), with `check_finite` a finite one."""
     if not isinstance(embeddings, Tensor):
         raise InputError(
             f"{name} is a {type(embeddings).__name__}: a torch tensor is needed, such as torch.as_tensor({name})"
@@ -120,18 +121,18 @@ def check_embeddings(embeddings: Any, name: str, check_finite: bool) -> None:
 
 
 def read_labels(labels: Any, embeddings: Tensor, name: str, rows_name: str) -> Tensor:
-    """Turn labels into an integer tensor (n,) beside its embeddings (n, d)."""
+    """Convert labels to an integer tensor (n,) on the device of its embeddings (n, d)."""
     if labels is None:
-        raise InputError(f"{name} is None: one label a row of {rows_name} is needed")
+        raise InputError(f"{name} is None: one label per row of {rows_name} is needed")
     try:
         read = torch.as_tensor(labels)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"{name} is no tensor of integers: number the classes first") from error
+        raise InputError(f"{name} is not a tensor of integers: number the classes first") from error
     if read.ndim != 1:
-        raise InputError(f"{name} has shape {tuple(read.shape)}: one dimension is needed, with one label a row")
+        raise InputError(f"{name} has shape {tuple(read.shape)}: one dimension is needed, with one label per row")
     if len(read) != len(embeddings):
         raise InputError(
-            f"{name} has {len(read)} entries, {rows_name} has {len(embeddings)} rows: one label a row is needed"
+            f"{name} has {len(read)} entries, {rows_name} has {len(embeddings)} rows: one label per row is needed"
         )
     if len(read) and (read.is_floating_point() or read.is_complex()):
         raise InputError(f"{name} has dtype {read.dtype}: integers are needed, such as {name}.long()")
@@ -142,18 +143,18 @@ def read_indices(indices_tuple: Any, rows: int, columns: int, device: torch.devi
     """Check a miner's pairs (4 tensors: anchors, positives, anchors, negatives) or triplets (3)."""
     if not isinstance(indices_tuple, Iterable) or len(indices := tuple(indices_tuple)) not in (3, 4):
         raise InputError("indices_tuple must hold 4 index tensors (pairs) or 3 (triplets), as miners return them")
-    tensors = tuple(torch.as_tensor(each, device=device) for each in indices)
-    for each in tensors:
-        if each.ndim != 1 or (len(each) and (each.is_floating_point() or each.dtype == torch.bool)):
+    tensors = tuple(torch.as_tensor(values, device=device) for values in indices)
+    for tensor in tensors:
+        if tensor.ndim != 1 or (len(tensor) and (tensor.is_floating_point() or tensor.dtype == torch.bool)):
             raise InputError(
-                f"indices_tuple holds a tensor of shape {tuple(each.shape)} and {each.dtype}: "
+                f"indices_tuple holds a tensor of shape {tuple(tensor.shape)} and {tensor.dtype}: "
                 "integers in one dimension are needed"
             )
-    tensors = tuple(each.long() for each in tensors)
+    tensors = tuple(tensor.long() for tensor in tensors)
     for anchors, others in ((tensors[0], tensors[1]), (tensors[-2] if len(tensors) == 4 else tensors[0], tensors[-1])):
         if len(anchors) != len(others):
             raise InputError(
-                f"indices_tuple pairs {len(anchors)} anchors with {len(others)} others: as many are needed"
+                f"indices_tuple pairs {len(anchors)} anchors with {len(others)} others: the same number is needed"
             )
         if len(anchors) and (
             int(min(anchors.min(), others.min())) < 0 or int(anchors.max()) >= rows or int(others.max()) >= columns
@@ -163,13 +164,13 @@ def read_indices(indices_tuple: Any, rows: int, columns: int, device: torch.devi
 
 
 def refuse_second_derivative() -> None:
-    """Raise in a backward pass that is itself to be differentiated: what it does is not recorded."""
+    """Raise in a backward pass that is to be differentiated itself: its operations are not recorded."""
     if torch.is_grad_enabled():
         raise RuntimeError("these losses have no second derivative: create_graph=True cannot be used with them")
 
 
 class _Widen(torch.autograd.Function):
-    """A cast whose gradient is cut to the range of the narrower type, instead of overflowing on its way back."""
+    """A cast whose gradient is clamped to the range of the narrower type, where it would overflow."""
 
     @staticmethod
     def forward(ctx: Any, narrow: Tensor, dtype: torch.dtype) -> Tensor:
@@ -183,7 +184,7 @@ class _Widen(torch.autograd.Function):
 
 
 def widen(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Cast to float32 or float64, with a gradient that stays finite in the tensor's own type."""
+    """Cast to float32 or float64, with a gradient that stays finite in the type of the tensor."""
     if tensor.dtype == dtype:
         return tensor
     result: Tensor = _Widen.apply(tensor, dtype)  # type: ignore[no-untyped-call]
@@ -194,7 +195,7 @@ SMALLEST_NORM = 1e-12
 
 
 class _Normalise(torch.autograd.Function):
-    """x / ‖x‖ without overflow or underflow; a zero vector stays zero and gets no gradient."""
+    """x / ‖x‖ without overflow or underflow; a zero vector stays zero and has no gradient."""
 
     @staticmethod
     def forward(ctx: Any, vectors: Tensor) -> Tensor:
@@ -216,7 +217,7 @@ class _Normalise(torch.autograd.Function):
 
 
 def normalise(vectors: Tensor) -> Tensor:
-    """Bring each row of (n, d) to length 1; zero rows stay zero.
+    """Scale each row of (n, d) to length 1; zero rows stay zero.
 
     The gradient is that of a vector at least 1e-12 long, so that it stays finite.
 
@@ -230,7 +231,7 @@ def normalise(vectors: Tensor) -> Tensor:
 
 
 class _Product(torch.autograd.Function):
-    """a bᵀ, in full precision back as well: autograd's own would follow an autocast around the backward pass."""
+    """a bᵀ, in full precision in the backward pass too, where autograd would follow an enclosing autocast."""
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:

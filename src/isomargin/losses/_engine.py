@@ -1,9 +1,9 @@
 """One pass over the similarities of all pairs for any number of losses, and one pass back.
 
-The similarities come in tiles of rows. Forward, each loss reads each tile and keeps a few numbers a row; backward, each
-adds its gradient to the same tile, and one product carries their sum to the embeddings. So a regularizer costs no
-product of its own, and nothing of size pairs times positives is ever kept. Similarities themselves are kept between the
-passes where they are small, else taken again.
+The similarities come in tiles of rows. In the forward pass each loss reads each tile and keeps a few numbers per row.
+In the backward pass each loss adds its gradient to the same tile, and one product carries the sum to the embeddings. So
+a regularizer needs no product of its own, and nothing of size pairs times positives is ever kept. The similarities are
+kept between the passes where they are small, and computed again otherwise.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ KEPT_ENTRIES = 2**25  # 128 MB
 
 @dataclass
 class Gradient:
-    """The derivative by a tile's similarities, which losses add to."""
+    """The derivative with respect to a tile's similarities; losses add to it."""
 
     negatives: Tensor
     """(b, m); must stay 0 where a pair is not negative."""
     positives: Tensor
     """(p,)"""
     to_itself: Tensor | None
-    """(b,) by each row's similarity to itself; None where the columns are other embeddings."""
+    """(b,) with respect to each row's similarity to itself; None where the columns are other embeddings."""
 
 
 @dataclass
 class Run:
-    """One call: the losses, the pairs, and what the forward pass leaves for the backward one."""
+    """One call: the losses, the pairs, and the states that the forward pass keeps for the backward pass."""
 
     parts: Sequence[PairLoss]
     pairs: Pairs
@@ -51,20 +51,20 @@ class Run:
 def pair_losses(
     parts: Sequence[PairLoss], vectors: Tensor, references: Tensor | None, pairs: Pairs, weights: Tensor | None
 ) -> tuple[Tensor, list[Any]]:
-    """Compute the losses (parts,) of unit vectors (n, d) against references (m, d), or each other; and their states."""
+    """Compute losses (parts,), and their states, of unit vectors (n, d) and references (m, d), or the vectors alone."""
     run = Run(parts, pairs, weights)
     values: Tensor = _PairLosses.apply(vectors, references, run)  # type: ignore[no-untyped-call]
     return values, run.states
 
 
 def tile_height(rows: int, columns: int, device: torch.device) -> int:
-    """Choose how many rows a tile has: about as many as the cache holds entries."""
+    """Choose the number of rows of a tile, so that its entries fit into the cache."""
     entries = TILE_ENTRIES if device.type == "cpu" else TILE_ENTRIES_ON_GPU
     return min(max(entries // max(columns, 1), 1), rows)
 
 
 def _make_tiles(run: Run, vectors: Tensor, columns: Tensor, whole: Tensor | None) -> Iterator[Tile]:
-    """Take the similarities tile by tile, or cut them from the whole (n, m), which is then sorted in place."""
+    """Compute the similarities tile by tile, or cut them from `whole` (n, m), which is sorted in place."""
     rows, width = run.pairs.shape
     height = tile_height(rows, width, vectors.device)
     workspace = vectors.new_empty(height * width)
@@ -75,7 +75,7 @@ def _make_tiles(run: Run, vectors: Tensor, columns: Tensor, whole: Tensor | None
 
 
 def _tiles_again(run: Run, whole: Tensor, positives: Tensor, to_itself: Tensor | None) -> Iterator[Tile]:
-    """Cut the tiles from what the forward pass has sorted and kept: (n, m), (p,) and (n,)."""
+    """Cut the tiles from what the forward pass sorted and kept: (n, m), (p,) and (n,)."""
     rows, width = run.pairs.shape
     height = tile_height(rows, width, whole.device)
     workspace = whole.new_empty(height * width)
@@ -103,7 +103,7 @@ class _PairLosses(torch.autograd.Function):
                 positives.append(tile.positives)
                 to_itself += [] if tile.to_itself is None else [tile.to_itself]
         finished = [part.finish(run.pairs, state) for part, state in zip(run.parts, run.states, strict=True)]
-        # Saved this way, and not with the run, they are let go as soon as the backward pass is done.
+        # Saved this way, and not in the run, they are freed as soon as the backward pass is done.
         ctx.save_for_backward(vectors, references, whole, torch.cat(positives), torch.cat(to_itself))
         ctx.run = run
         return torch.stack([value.to(vectors) for value in finished])
@@ -142,7 +142,7 @@ class _PairLosses(torch.autograd.Function):
 
 
 def _add_gradients(active: list[tuple[PairLoss, Any, float]], tile: Tile, by_similarity: Tensor) -> None:
-    """Add the derivative of all losses, each times its scale, by a tile's similarities (b, m)."""
+    """Add the derivatives of all losses, times their scales, with respect to a tile's similarities (b, m)."""
     to_itself = None if tile.to_itself is None else torch.zeros_like(tile.to_itself)
     gradient = Gradient(by_similarity, torch.zeros_like(tile.positives), to_itself)
     for part, state, scale in active:

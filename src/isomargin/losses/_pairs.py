@@ -1,7 +1,7 @@
-"""Which pairs of a batch are positive and which negative, and the similarities of some rows sorted into the two.
+"""Which pairs of a batch are positive and which are negative, and the similarities of some rows sorted into the two.
 
-Positive pairs are few and kept as a list; negative ones are all the rest and kept as a matrix in which whatever is no
-negative is -inf. Every loss of pairs reads its numbers from such tiles; none looks at labels itself.
+Positive pairs are few and kept as a list. Negative pairs are kept as a matrix that is -inf where a pair is not
+negative. Every loss of pairs reads its numbers from such tiles; no loss looks at labels itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Tile:
     start: int
     stop: int
     negatives: Tensor
-    """(b, m) similarities of negative pairs, -inf where a pair is not one."""
+    """(b, m) similarities of negative pairs, -inf where a pair is not negative."""
     positives: Tensor
     """(p,) similarities of positive pairs, by row."""
     rows: Tensor
@@ -36,15 +36,15 @@ class Tile:
     has_negatives: bool
     """Whether any pair is negative."""
     workspace: Tensor
-    """(at least b · m,) for results of that size that are not kept; all tiles of a pass share it."""
+    """(at least b · m,) memory for temporary results; all tiles of a pass share it."""
 
     def scratch(self, rows: int, columns: int) -> Tensor:
-        """Lend a tensor (rows, columns) of at most the tile's size: fresh memory would cost more than the work."""
+        """Give a scratch tensor (rows, columns) of at most the tile's size: new memory costs more than the work."""
         return self.workspace[: rows * columns].view(rows, columns)
 
     @cached_property
     def slots(self) -> Tensor:
-        """(p,) which of its row's positives each is: 0, 1, …"""
+        """(p,) the number of each among the positives of its row: 0, 1, …"""
         before = self.counts.cumsum(0) - self.counts
         return torch.arange(len(self.rows), device=self.rows.device) - before[self.rows]
 
@@ -54,13 +54,13 @@ class Tile:
         return int(self.counts.max()) if len(self.counts) else 0
 
     def pad(self, values: Tensor, filler: float) -> Tensor:
-        """Set a list (p,) out by rows: (b, most), with the filler where a row has fewer positives."""
+        """Arrange a list (p,) by rows: (b, most), with the filler where a row has fewer positives."""
         padded = values.new_full((len(self.counts), self.most), filler)
         padded[self.rows, self.slots] = values
         return padded
 
     def unpad(self, padded: Tensor) -> Tensor:
-        """Bring (b, most) back to a list (p,)."""
+        """Turn (b, most) back into a list (p,)."""
         return padded[self.rows, self.slots]
 
 
@@ -69,13 +69,13 @@ class Pairs:
     """Which of (n, m) pairs are positive and negative: by label, without a row's pair with itself, or as chosen."""
 
     row_classes: Tensor
-    """(n,) the class of each row as a number from 0 on."""
+    """(n,) the class of each row, numbered from 0."""
     column_classes: Tensor
     """(m,) the same for the columns."""
     classes: int
-    """How many classes there are among both."""
+    """The number of classes in both together."""
     with_itself: bool
-    """Whether the columns are the rows: then a row's pair with itself is neither, and all pairs are there twice."""
+    """Whether the columns are the rows: then a row's pair with itself is neither, and every pair occurs twice."""
     chosen_positives: Tensor | None
     """(n, m) true where a pair is positive, if pairs were chosen."""
     chosen_negatives: Tensor | None
@@ -83,7 +83,7 @@ class Pairs:
 
     @classmethod
     def of(cls, labels: Tensor, reference_labels: Tensor | None, chosen: tuple[Tensor, ...] | None) -> Pairs:
-        """Read them off labels (n,) and (m,), and off the chosen (anchors, positives, anchors, negatives)."""
+        """Find them from labels (n,) and (m,), or from the chosen (anchors, positives, anchors, negatives)."""
         columns = labels if reference_labels is None else reference_labels
         both = labels if reference_labels is None else torch.cat([labels, columns])
         names, classes = torch.unique(both, return_inverse=True)
@@ -114,7 +114,7 @@ class Pairs:
 
     @cached_property
     def class_starts(self) -> Tensor:
-        """(classes,) where each class begins in `columns_by_class`."""
+        """(classes,) where each class starts in `columns_by_class`."""
         return self.class_sizes.cumsum(0) - self.class_sizes
 
     @cached_property
@@ -148,7 +148,7 @@ class Pairs:
 
     @property
     def counted_from_both_ends(self) -> bool:
-        """Whether every pair is there twice, once from each of its ends."""
+        """Whether every pair occurs twice, once from each of its rows."""
         return self.with_itself and self.chosen_positives is None
 
     def tile(self, start: int, stop: int, similarities: Tensor, workspace: Tensor) -> Tile:
@@ -169,11 +169,11 @@ class Pairs:
     def sorted_tile(
         self, start: int, stop: int, negatives: Tensor, positives: Tensor, to_itself: Tensor | None, workspace: Tensor
     ) -> Tile:
-        """Make a tile of similarities that are sorted already."""
+        """Create a tile from similarities that are already sorted."""
         rows, columns = self.positives(start, stop)
         counts = self.positive_counts[start:stop]
-        some = bool(self.negative_counts[start:stop].any())
-        return Tile(start, stop, negatives, positives, rows, columns, counts, to_itself, some, workspace)
+        has_negatives = bool(self.negative_counts[start:stop].any())
+        return Tile(start, stop, negatives, positives, rows, columns, counts, to_itself, has_negatives, workspace)
 
     def positives(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """List rows (counted from start) and columns of the positive pairs of the rows start..stop."""

@@ -1,7 +1,7 @@
-"""What the losses with learned proxies of the classes share.
+"""What the proxy losses share: losses with learned vectors, the proxies, for each class.
 
-The formulas that pytorch-metric-learning computes as published come from there, through `ProxyLoss`; what it computes
-otherwise, or with gradients that are not finite, is written in this package.
+Where pytorch-metric-learning computes a formula as published, it is used, through `ProxyLoss`. What it computes
+differently, or with gradients that are not finite, is written in this package.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from isomargin.losses._batch import Batch, normalise, product
 
 
 class ProxyLoss(MetricLoss):
-    """What the losses with proxies share: their checks, the mean over samples, and the proxies' learning rate.
+    """What the proxy losses share: their checks, the mean over samples, and the learning rate of the proxies.
 
-    One that takes its formula from pytorch-metric-learning keeps that library's loss, with the proxies, as `inner`.
-    Another has `proxies` itself and gives `sample_losses`.
+    A loss that uses the formula of pytorch-metric-learning keeps that library's loss, with the proxies, as `inner`.
+    Any other loss has `proxies` itself and defines `sample_losses`.
     """
 
     weighs_samples = True
@@ -37,20 +37,20 @@ class ProxyLoss(MetricLoss):
 
     @property
     def proxy_parameter(self) -> Tensor:
-        """The one parameter, whatever its layout."""
+        """The only parameter, in whatever layout."""
         raise NotImplementedError
 
     def compute(self, batch: Batch) -> tuple[Tensor, Records]:
-        """Check the batch and compute the loss of its normalised vectors; that of no rows is 0."""
+        """Check the batch and compute the loss of its normalised vectors; without rows it is 0."""
         proxies = self.proxy_parameter
         self._check(batch, proxies)
-        vectors = batch.vectors.to(proxies.dtype)  # before the library sees them, which would cast the proxies instead
+        vectors = batch.vectors.to(proxies.dtype)  # otherwise the library would cast the proxies instead
         if not len(vectors):
             return vectors.sum() + (proxies * 0).sum(), {}
         return self.batch_loss(vectors, batch.labels.long(), batch.weights), {}
 
     def batch_loss(self, vectors: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
-        """Return the mean of the samples' losses, each times its weight (n,)."""
+        """Return the mean of the samples' losses, times their weights (n,)."""
         return weighted_mean(self.sample_losses(vectors, labels), weights)
 
     def sample_losses(self, vectors: Tensor, labels: Tensor) -> Tensor:
@@ -72,9 +72,9 @@ class ProxyLoss(MetricLoss):
         name = type(self).__name__
         for given, what in ((batch.references, "ref_emb"), (batch.chosen, "indices_tuple")):
             if given is not None:
-                raise InputError(f"{name} compares embeddings with its proxies: {what} has no use here")
+                raise InputError(f"{name} compares embeddings with its proxies: leave {what} out")
         if batch.weights is not None and not self.weighs_samples:
-            raise InputError(f"{name} cannot weigh its samples")
+            raise InputError(f"{name} cannot weight its samples")
         if batch.embeddings.shape[1] != self.embedding_size:
             raise InputError(
                 f"embeddings has {batch.embeddings.shape[1]} dimensions, the proxies of {name} have "
@@ -96,12 +96,12 @@ class ProxyLoss(MetricLoss):
 
 
 def weighted_mean(losses: Tensor, weights: Tensor | None) -> Tensor:
-    """Return the mean of losses (n,), each times its weight (n,)."""
+    """Return the mean of losses (n,), times their weights (n,)."""
     return (losses if weights is None else losses * weights.to(losses)).mean()
 
 
 class Cosine(distances.CosineSimilarity):  # type: ignore[misc]
-    """Cosine similarity as `_batch` and `product` take it; the library's normalisation overflows beyond 1e19."""
+    """Cosine similarity by `normalise` and `product`; the library's normalisation overflows beyond 1e19."""
 
     def normalize(self, embeddings: Tensor, dim: int = 1, **kwargs: Any) -> Tensor:
         return normalise(embeddings)

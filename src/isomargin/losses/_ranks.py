@@ -1,8 +1,8 @@
-"""Losses of soft ranks: for each query, where its positives stand among all it is compared with.
+"""Rank-based losses: for each query, the soft ranks of its positives among everything it is compared with.
 
 For a query and each of its positives j, R⁺_j = 1 + Σ over its other positives k of step(s_k − s_j), and
 R_j = R⁺_j + Σ over its negatives k of step(s_k − s_j). Only positives are ranked, so the work is rows × positives ×
-columns, one positive of every row at a time; what is kept between the passes is the ranks.
+columns, one positive of every row at a time. Between the passes only the ranks are kept.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from isomargin.losses._pairs import INFINITY, Pairs, Tile
 
 @dataclass
 class Ranks:
-    """What the forward pass collects."""
+    """The state of the forward pass."""
 
     weights: Tensor | None
     queries: int
@@ -28,25 +28,25 @@ class Ranks:
     total: float = 0.0
     """Sum of the queries' losses, weighted."""
     slopes: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    """For the tile that starts there: the derivative of each query's loss by R⁺ and by R − R⁺ (b, ranked)."""
+    """By the first row of a tile: the derivatives of each query's loss with respect to R⁺ and R − R⁺ (b, ranked)."""
 
 
 @dataclass
 class Ranked:
-    """A tile's positives set out by query: what is ranked, and the positives that it is ranked against."""
+    """The positives of a tile by query: those that are ranked, and those that they are ranked among."""
 
     thresholds: Tensor
-    """(b, ranked) similarities of the positives to be ranked; +inf, above all else, where a query has fewer."""
+    """(b, ranked) similarities of the positives to rank; +inf where a query has fewer."""
     positives: Tensor
     """(b, r) similarities that they are compared with, -inf where there are fewer."""
 
 
 class RankLoss(PairLoss):
-    """A mean over queries that have a positive of a function of their positives' ranks."""
+    """A function of the ranks of a query's positives, averaged over the queries that have a positive."""
 
     weighs_samples = True
     query_is_ranked = True
-    """With `include_query`: whether the query is ranked too, or only takes a place that others are ranked below."""
+    """With `include_query`: whether the query is ranked too, or only takes a place above the others."""
 
     def __init__(self, temperature: float, include_query: bool, check_finite: bool) -> None:
         super().__init__(check_finite)
@@ -54,7 +54,7 @@ class RankLoss(PairLoss):
         self.include_query = checks.truth(include_query, "include_query")
 
     def step_(self, differences: Tensor) -> Tensor:
-        """Return, in place, how much a negative counts that is this much more similar than the positive: σ(x/τ)."""
+        """Return, in place, how much a negative counts that is more similar than the positive by x: σ(x/τ)."""
         return sigmoid_step_(differences, self.temperature)
 
     def step_slope_(self, differences: Tensor) -> Tensor:
@@ -72,9 +72,9 @@ class RankLoss(PairLoss):
     def query_losses(
         self, positive_ranks: Tensor, above: Tensor, ranked: Tensor, counts: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the queries' losses (b,) and their derivatives by R⁺ and by R − R⁺ (b, ranked).
+        """Return the queries' losses (b,) and their derivatives with respect to R⁺ and R − R⁺ (b, ranked).
 
-        `ranked` is true where there is a positive; of a row without any, nothing is used. Here it is 1 − AP.
+        `ranked` is true where there is a positive; rows without one are ignored. By default the loss is 1 − AP.
         """
         return average_precision_losses(positive_ranks, above, ranked)
 
@@ -115,7 +115,7 @@ class RankLoss(PairLoss):
         return torch.tensor(state.total / max(state.queries, 1), dtype=torch.float64)
 
     def add_gradient(self, tile: Tile, state: Ranks, scale: float, gradient: Gradient) -> None:
-        """Rank again, and pass each rank's derivative on to the similarities it was made of."""
+        """Rank again, and pass the derivative of each rank on to the similarities that it depends on."""
         if tile.most == 0:
             return
         ranked = self._set_out(tile)
@@ -157,14 +157,14 @@ class RankLoss(PairLoss):
 
     @staticmethod
     def _differences_of_positives(ranked: Ranked, slot: int) -> Tensor:
-        """Compare the positives with the one in this slot; with itself it is not compared."""
+        """Compare the positives with the one in this slot, except the one with itself."""
         differences = ranked.positives - ranked.thresholds[:, slot : slot + 1]
         differences[:, slot] = -INFINITY
         return differences
 
 
 def _differences(tile: Tile, threshold: Tensor, rows: Tensor | None = None) -> Tensor:
-    """Return how much more similar than the threshold (b, 1) the negatives are, of all rows or of some."""
+    """Return how much more similar than the threshold (b, 1) the negatives are, for all rows or the given rows."""
     if rows is None:
         return torch.sub(tile.negatives, threshold, out=tile.scratch(*tile.negatives.shape))
     scratch = tile.scratch(len(rows), tile.negatives.shape[1])
@@ -172,7 +172,7 @@ def _differences(tile: Tile, threshold: Tensor, rows: Tensor | None = None) -> T
 
 
 def _rows_with(threshold: Tensor) -> Tensor | None:
-    """Return the rows that have a positive in this slot; None if all have."""
+    """Return the rows that have a positive in this slot; None if all do."""
     there = threshold[:, 0] != INFINITY
     return None if bool(there.all()) else there.nonzero()[:, 0]
 
@@ -189,7 +189,7 @@ def sigmoid_slope_(differences: Tensor, temperature: float) -> Tensor:
 
 
 def average_precision_losses(positive_ranks: Tensor, above: Tensor, ranked: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return 1 − AP (b,), AP the mean of R⁺/R over a query's positives, and its derivatives by R⁺ and R − R⁺."""
+    """Return 1 − AP (b,), AP being the mean of R⁺/R over a query's positives, and its derivatives by R⁺ and R − R⁺."""
     counts = ranked.sum(dim=1, keepdim=True).clamp(min=1)
     ranks = positive_ranks + above
     shares = ranked.to(ranks) / counts

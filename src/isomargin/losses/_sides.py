@@ -1,4 +1,4 @@
-"""Losses that are a term of each positive pair plus a term of each negative pair, averaged on each side."""
+"""Losses with a term for each positive pair and a term for each negative pair, averaged over each of the two sides."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REDUCTIONS = ("all", "violating", "together")
 
 @dataclass
 class Sides:
-    """Sums of the terms, and how many pairs violate (have a term above 0, or what the loss calls so)."""
+    """Sums of the terms, and how many pairs violate: have a term above 0, or as the loss defines it."""
 
     pairs: Pairs
     positive_sum: float = 0.0
@@ -29,8 +29,8 @@ class Sides:
 class SidedLoss(PairLoss):
     """Sum of positive terms over a divisor plus sum of negative terms over a divisor.
 
-    The divisor is the number of the side's pairs (`all`), of those that violate (`violating`), or on both sides the
-    number of all pairs (`together`).
+    The divisor is the number of pairs of the side (`all`), the number of its pairs that violate (`violating`), or for
+    both sides the number of all pairs (`together`).
     """
 
     positive_weight = 1.0
@@ -45,7 +45,7 @@ class SidedLoss(PairLoss):
         raise NotImplementedError
 
     def negative_terms(self, similarities: Tensor, scratch: Tensor) -> tuple[float, float]:
-        """Return the same of negative similarities (b, m), -inf where there is none; scratch (b, m) is to write to."""
+        """Return the same for negative similarities (b, m), -inf where there is none; scratch (b, m) is for results."""
         raise NotImplementedError
 
     def positive_slopes(self, similarities: Tensor) -> Tensor:
@@ -53,11 +53,11 @@ class SidedLoss(PairLoss):
         raise NotImplementedError
 
     def negative_slopes(self, similarities: Tensor, scratch: Tensor) -> Tensor:
-        """Return the derivative of each negative term (b, m), 0 where there is no negative; it may be the scratch."""
+        """Return the derivative of each negative term (b, m), 0 where there is no negative; the scratch may be used."""
         raise NotImplementedError
 
     def divisors(self, state: Sides) -> tuple[float, float]:
-        """Return what each side's sum is divided by; 0 where a side has nothing."""
+        """Return the divisor of each side's sum; 0 for a side without pairs."""
         if self.reduction == "all":
             return state.pairs.positive_total, state.pairs.negative_total
         if self.reduction == "violating":
@@ -103,7 +103,7 @@ class SidedLoss(PairLoss):
 
 
 class MarginLoss(SidedLoss):
-    """Terms m⁺ − s of positives below one cosine margin and s − m⁻ of negatives beyond another; the rest has none."""
+    """Terms m⁺ − s for positives below one cosine margin and s − m⁻ for negatives above another; others are 0."""
 
     margin_is_hard = False
     """Whether a pair exactly at its margin counts as a violation."""
@@ -114,14 +114,14 @@ class MarginLoss(SidedLoss):
         self.positive_margin, self.negative_margin = checks.margins(positive_margin, negative_margin)
 
     def positive_terms(self, similarities: Tensor) -> tuple[float, float]:
-        """Sum what is missing to m⁺."""
+        """Sum how far the similarities are below m⁺."""
         short = self.positive_margin - similarities
         hard = float((short >= 0 if self.margin_is_hard else short > 0).sum())
         return float((short.relu_() if self.hard_only else short).sum()), hard
 
     def negative_terms(self, similarities: Tensor, scratch: Tensor) -> tuple[float, float]:
-        """Sum what is beyond m⁻."""
-        # Ones and zeros as floats: several times as fast as booleans, and exact for the 2²⁴ entries a tile may have.
+        """Sum how far the similarities are above m⁻."""
+        # Ones and zeros as floats: several times as fast as booleans, and exact for the 2²⁴ entries a tile can have.
         hard = float(self._beyond(similarities, self.negative_margin, scratch).sum())
         if not self.hard_only:
             return float((similarities - self.negative_margin).nan_to_num_(neginf=0.0).sum()), hard
@@ -137,16 +137,16 @@ class MarginLoss(SidedLoss):
 
     def negative_slopes(self, similarities: Tensor, scratch: Tensor) -> Tensor:
         """Push every hard pair apart with the same force."""
-        return self._beyond(similarities, self.negative_margin if self.hard_only else -2.0, scratch)  # -2: all but -inf
+        return self._beyond(similarities, self.negative_margin if self.hard_only else -2.0, scratch)  # -2: not -inf
 
     def _beyond(self, similarities: Tensor, margin: float, scratch: Tensor) -> Tensor:
         return (torch.ge if self.margin_is_hard else torch.gt)(similarities, margin, out=scratch)
 
 
 def _each_pair_once(tile: Tile, pairs: Pairs) -> list[tuple[int, slice]]:
-    """Choose the columns to look at, and how many times each pair found there counts.
+    """Choose the columns to read, and how many times each of their pairs counts.
 
-    Where pairs are there from both ends, those with rows of other tiles are taken from the upper triangle alone, twice.
+    Where every pair occurs twice, pairs with rows of other tiles are read in the upper triangle only, and count twice.
     """
     if not pairs.counted_from_both_ends:
         return [(1, slice(None))]

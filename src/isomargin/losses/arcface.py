@@ -1,4 +1,4 @@
-"""ArcFace and sub-centre ArcFace: softmax losses with a margin on the angle to the own class's proxy."""
+"""ArcFace and sub-centre ArcFace: softmax losses with a margin on the angle to the proxy of the right class."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from isomargin.losses._proxies import Cosine, ProxyLoss
 
 
 class _AngularMargin:
-    """ArcFace's margin in radians, with a derivative that is finite where an embedding meets its proxy."""
+    """ArcFace's margin in radians, with a derivative that is finite where an embedding equals its proxy."""
 
     margin: float
 
     def init_margin(self) -> None:
-        """Keep the margin: the library would take it for degrees."""
+        """Keep the margin: the library would convert it from degrees."""
 
     def modify_cosine_of_target_classes(self, cosine: Tensor) -> Tensor:
-        # The slope of √x has no bound at 0, so the sine stops a little above. The library's arc cosine has none either.
+        # The slope of √x is unbounded at 0, so the sine stays a little above 0. So is that of the library's arc cosine.
         sine = (1 - cosine.square()).clamp_min(torch.finfo(cosine.dtype).eps).sqrt()
         added = cosine * math.cos(self.margin) - sine * math.sin(self.margin)
         return torch.where(cosine >= -math.cos(self.margin), added, cosine - self.margin * math.sin(self.margin))
@@ -46,7 +46,7 @@ def _angle(value: Any, name: str) -> float:
 
 class _AngularLoss(ProxyLoss):
     def _take(self, library_loss: Any, scale: float, margin: float, **more: int) -> None:
-        """Make the library's loss with these settings the inner one."""
+        """Create the library's loss with these settings as the inner one."""
         self.scale = checks.above_zero(scale, "scale")
         self.margin = _angle(margin, "margin")
         self.inner = library_loss(
@@ -67,21 +67,21 @@ class _AngularLoss(ProxyLoss):
 
 
 class ArcFaceLoss(_AngularLoss):
-    """ArcFace: a softmax over the classes' proxies, with a margin that is added to the angle of the own class.
+    """ArcFace: a softmax over the classes' proxies, with a margin that is added to the angle of the right class.
 
     With θ_c the angle between an embedding and the proxy of class c, y its class, s the scale and m the margin:
 
         mean of −log( exp(s·cos(θ_y + m)) / ( exp(s·cos(θ_y + m)) + Σ_{c ≠ y} exp(s·cos θ_c) ) )
 
-    Where θ_y > π − m, cos(θ_y) − m·sin(m) takes the place of cos(θ_y + m), as in the authors' code, so that the loss
-    still falls as the angle does. Proxies start from a normal distribution of deviation 0.01.
+    Where θ_y > π − m, cos(θ_y) − m·sin(m) replaces cos(θ_y + m), as in the authors' code, so that the loss still
+    decreases with the angle. Proxies start from a normal distribution with standard deviation 0.01.
 
     Parameters
     ----------
     num_classes, embedding_size: number of proxies and of their dimensions. Labels go from 0 to num_classes − 1.
     scale, margin: s and m, m in radians (0.5 is 28.6 degrees).
-    learning_rate_factor: how many times the model's learning rate the proxies get; 10 is that of Unicom's fine-tuning.
-    check_finite: raise, with the rows, where embeddings hold NaN or infinity.
+    learning_rate_factor: the learning rate of the proxies relative to the model's; Unicom is fine-tuned with 10.
+    check_finite: raise an error that names the rows where embeddings hold NaN or infinity.
 
     >>> loss = ArcFaceLoss(num_classes=3, embedding_size=8)
     >>> loss(torch.randn(4, 8), torch.tensor([0, 0, 1, 2])).backward()
@@ -106,22 +106,22 @@ class ArcFaceLoss(_AngularLoss):
 
 
 class SubCenterArcFaceLoss(_AngularLoss):
-    """Sub-centre ArcFace: `ArcFaceLoss` with several proxies a class, of which the nearest to an embedding counts.
+    """Sub-centre ArcFace: `ArcFaceLoss` with several proxies per class, of which the nearest to an embedding counts.
 
-    With θ_ck the angle between an embedding and proxy k of class c, ArcFace's formula for cos θ_c = max_k cos θ_ck.
-    Classes with outliers or wrong labels can leave them to a proxy of their own.
+    With θ_ck the angle between an embedding and proxy k of class c, it is ArcFace with cos θ_c = max_k cos θ_ck. In a
+    class with outliers or wrong labels a separate proxy can take them.
 
     Parameters
     ----------
     num_classes, embedding_size: number of classes and of dimensions. Labels go from 0 to num_classes − 1.
-    sub_centers: number of proxies a class.
+    sub_centers: number of proxies per class.
     scale, margin: s and m of ArcFace, m in radians.
-    learning_rate_factor: how many times the model's learning rate the proxies get.
-    check_finite: raise, with the rows, where embeddings hold NaN or infinity.
+    learning_rate_factor: the learning rate of the proxies relative to the model's.
+    check_finite: raise an error that names the rows where embeddings hold NaN or infinity.
 
     >>> loss = SubCenterArcFaceLoss(num_classes=3, embedding_size=8)
     >>> loss(torch.randn(4, 8), torch.tensor([0, 0, 1, 2])).backward()
-    >>> sum(each.numel() for each in loss.parameters()) == 3 * 3 * 8
+    >>> sum(parameter.numel() for parameter in loss.parameters()) == 3 * 3 * 8
     True
     """
 

@@ -1,4 +1,4 @@
-"""ROADMAP's calibration loss: hinges on similarities at two margins, as TCM, with other divisors."""
+"""ROADMAP's calibration loss: hinges on similarities at two margins, like TCM, with other divisors."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ class CalibrationLoss(MarginLoss):
     ----------
     positive_margin, negative_margin: m⁺ and m⁻.
     reduction: "violating" divides by the number of pairs beyond the margin, as the authors' code does; "all" by the
-        number of all pairs of the side, as their formula and the TCM paper have it; "together" by the number of all
-        pairs.
-    check_finite: raise, with the rows, where embeddings hold NaN or infinity.
+        number of all pairs of the side, as in their formula and the TCM paper; "together" by the number of all pairs.
+    check_finite: raise an error that names the rows where embeddings hold NaN or infinity.
 
     >>> import torch
     >>> round(float(CalibrationLoss(reduction="all")(torch.eye(3), torch.tensor([0, 0, 1]))), 4)

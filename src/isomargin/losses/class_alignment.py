@@ -1,4 +1,4 @@
-"""This project's own regularizer: the classes' thresholds themselves, pulled towards each other."""
+"""The regularizer of this project: it pulls the thresholds that the classes need towards each other."""
 
 from __future__ import annotations
 
@@ -27,37 +27,37 @@ class _State:
     positive_class_sums: Tensor = field(default_factory=lambda: torch.empty(0))
     """(classes,)"""
     by_negative: Tensor = field(default_factory=lambda: torch.empty(0))
-    """(classes,) the derivative of the loss by n_c."""
+    """(classes,) the derivative of the loss with respect to n_c."""
     by_positive: Tensor = field(default_factory=lambda: torch.empty(0))
-    """(classes,) the derivative of the loss by p_c."""
+    """(classes,) the derivative of the loss with respect to p_c."""
     deviations: Records = field(default_factory=dict)
 
 
 class ClassAlignmentLoss(PairLoss):
-    """Penalises what one threshold suffers from: that friends are nearer in some classes than in others.
+    """Penalises what makes one threshold fail: positive pairs are more similar in some classes than in others.
 
-    For each class c of the batch, over the pairs with a row of the class, t the temperature of their side:
+    For each class c of the batch, over the pairs with a row of the class, with t the temperature of their side:
 
         n_c =  t log mean exp( s/t)  over its negative pairs, a soft upper quantile
         p_c = −t log mean exp(−s/t)  over its positive pairs, a soft lower quantile
         loss = negative_weight · Var_c(n_c) + positive_weight · Var_c(p_c)
 
-    over the classes that have both; the variance is the mean squared deviation. After a call `values` has
-    `negative_deviation` and `positive_deviation`, the standard deviations.
+    over the classes that have pairs of both kinds; the variance is the mean squared deviation. After a call `values`
+    has `negative_deviation` and `positive_deviation`, the standard deviations.
 
     Parameters
     ----------
     positive_weight, negative_weight: of the two variances. Similarities of classes differ by hundredths, so their
-        squares need a large weight; better still is `share(ClassAlignmentLoss(), 0.3)`, which suits nearly every base
-        loss. Aligning strangers too lowered OPIS less on held-out classes, so their weight is 0.
-    temperature: t. Small: the farthest friend, or the nearest stranger, alone; large: the mean.
-    negative_temperature: t of the negatives, where it is another. 0.03 weighs the nearest alone, which decide at
-        what threshold a class reaches a low false-accept rate.
-    scale_free: divide by the squared mean gap p − n (at least 0.01²), as thresholds are judged in units of the range
-        that they lie in: then shrinking all similarities does not lower the loss. Beside losses that can pull all
-        points together, as ArcFace's with a large margin. Take it with a share, or with positive_weight=0.05: what
-        suits the other form is far too large.
-    check_finite: raise, with the rows, where embeddings hold NaN or infinity.
+        squares need a large weight. Better is `share(ClassAlignmentLoss(), 0.3)`, which suits nearly every base loss.
+        Aligning negative pairs too lowered OPIS less on held-out classes, so their weight is 0.
+    temperature: t. Small: only the least similar positive, or the most similar negative, counts; large: the mean.
+    negative_temperature: t of the negative pairs, if it differs. With 0.03 only the most similar ones count, which
+        decide at what threshold a class reaches a low false accept rate.
+    scale_free: divide by the squared mean gap p − n (at least 0.01²), because thresholds are judged relative to the
+        range that they lie in: then shrinking all similarities does not lower the loss. Use it with losses that can
+        pull all points together, such as ArcFace with a large margin, and with a share or with positive_weight=0.05:
+        weights that suit the other form are far too large.
+    check_finite: raise an error that names the rows where embeddings hold NaN or infinity.
 
     >>> points = torch.tensor([[1.0, 0.0, 0.0], [0.8, 0.6, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 1.0]])
     >>> round(float(ClassAlignmentLoss()(points, torch.tensor([0, 0, 1, 1]))), 4)  # p_c are 0.8 and 1
@@ -87,16 +87,16 @@ class ClassAlignmentLoss(PairLoss):
         self.scale_free = checks.truth(scale_free, "scale_free")
 
     def begin(self, pairs: Pairs, weights: Tensor | None) -> _State:
-        """Start collecting."""
+        """Start with an empty state."""
         return _State(pairs)
 
     def visit(self, tile: Tile, state: _State) -> None:
-        """Take each row's sums of exponentials."""
+        """Compute the log of the sum of exponentials for each row."""
         state.negative_sums.append(_log_sum_exp(tile.negatives / self.negative_temperature))
         state.positive_sums.append(_log_sum_exp(tile.pad(-tile.positives / self.temperature, -INFINITY)))
 
     def finish(self, pairs: Pairs, state: _State) -> Tensor:
-        """Join the rows of each class, and take the variances over classes."""
+        """Combine the rows of each class, and compute the variances over classes."""
         if not state.negative_sums:
             state.by_negative = state.by_positive = torch.zeros(0)
             return torch.zeros((), dtype=torch.float64)
@@ -112,9 +112,9 @@ class ClassAlignmentLoss(PairLoss):
         shares = both.double() / both.sum().clamp(min=1)
         n = self.negative_temperature * (state.negative_class_sums - negative_counts.log())
         p = -self.temperature * (state.positive_class_sums - positive_counts.log())
-        n, p = (torch.where(both, each, 0.0) for each in (n, p))
-        from_mean_n, from_mean_p = ((each - (each * shares).sum()) * both for each in (n, p))
-        variance_n, variance_p = ((each.square() * shares).sum() for each in (from_mean_n, from_mean_p))
+        n, p = (torch.where(both, quantiles, 0.0) for quantiles in (n, p))
+        from_mean_n, from_mean_p = ((quantiles - (quantiles * shares).sum()) * both for quantiles in (n, p))
+        variance_n, variance_p = ((from_mean.square() * shares).sum() for from_mean in (from_mean_n, from_mean_p))
         state.by_negative = 2 * self.negative_weight * from_mean_n * shares
         state.by_positive = 2 * self.positive_weight * from_mean_p * shares
         state.deviations = {"negative_deviation": variance_n.sqrt(), "positive_deviation": variance_p.sqrt()}
@@ -129,13 +129,13 @@ class ClassAlignmentLoss(PairLoss):
         return loss
 
     def records(self, pairs: Pairs, state: _State) -> Records:
-        """Tell how far apart the classes are."""
+        """Return how far apart the classes are."""
         return state.deviations
 
     def add_gradient(self, tile: Tile, state: _State, scale: float, gradient: Gradient) -> None:
-        """Spread each class's derivative over its pairs, most to those that made its quantile."""
+        """Distribute the derivative of each class over its pairs, mostly to those that determine its quantile."""
         classes = state.pairs.row_classes[tile.start : tile.stop]
-        # A class that has no pairs of one kind has -inf as its sum, and derivative 0.
+        # A class without pairs of one kind has -inf as its sum, and a derivative of 0.
         sums = state.negative_class_sums[classes].nan_to_num(neginf=0.0).to(tile.negatives)
         scratch = tile.scratch(*tile.negatives.shape)
         forces = torch.div(tile.negatives, self.negative_temperature, out=scratch)
@@ -147,7 +147,7 @@ class ClassAlignmentLoss(PairLoss):
 
     @staticmethod
     def _by_class(row_sums: list[Tensor], pairs: Pairs) -> Tensor:
-        """Return log Σ exp over each class's rows, from that of each row: (classes,), -inf where there is nothing."""
+        """Return log Σ exp over the rows of each class, from that of each row: (classes,), -inf without pairs."""
         rows = torch.cat(row_sums).double()
         largest = rows.new_full((pairs.classes,), -INFINITY).scatter_reduce_(0, pairs.row_classes, rows, "amax")
         largest = largest.nan_to_num(neginf=0.0)

@@ -1,7 +1,7 @@
-"""Losses added and weighted: `base + 0.5 * regularizer`. Those of pairs share one pass over the similarities.
+"""Weighted sums of losses: `base + 0.5 * regularizer`. Losses of pairs share one pass over the similarities.
 
-A regularizer can be weighed by its share instead, `base + share(regularizer, 0.3)`: its gradient by the embeddings is
-then as long as 0.3 times the base's in every batch, whatever the scale of either.
+A regularizer can have a share instead of a weight, `base + share(regularizer, 0.3)`: its gradient with respect to the
+embeddings is then 0.3 times as long as the base's in every batch, whatever the scale of either.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from isomargin.losses._batch import Batch
 
 
 class WeightedSum(MetricLoss):
-    """A sum of losses, each with a weight. Made by `+` and `*`, or by `make_loss` from a list.
+    """A weighted sum of losses. It is the result of `+` and `*`, or of `make_loss` with a list.
 
-    Parts may be this package's or any other that is called as `loss(embeddings, labels)`, such as those of
-    pytorch-metric-learning. After a call `values` holds `loss` and, for each part, its own value (unweighted) and what
-    it tells besides, under its name.
+    Parts may be losses of this package or any other that is called as `loss(embeddings, labels)`, such as those of
+    pytorch-metric-learning. After a call `values` holds `loss` and, under the name of each part, its unweighted value
+    and what else it logs.
 
     >>> import torch
     >>> from isomargin.losses import SmoothAPLoss, TCMLoss
     >>> loss = SmoothAPLoss() + 0.5 * TCMLoss()
     >>> value = loss(torch.eye(4), torch.tensor([0, 0, 1, 1]))
-    >>> {name: round(float(each), 3) for name, each in loss.values.items()}
+    >>> {name: round(float(logged), 3) for name, logged in loss.values.items()}
     {'loss': 0.95, 'smooth_ap': 0.5, 'tcm': 0.9, 'tcm.hard_positives': 2.0, 'tcm.hard_negatives': 0.0}
     """
 
@@ -45,25 +45,27 @@ class WeightedSum(MetricLoss):
         super().__init__(check_finite or any(getattr(part, "check_finite", False) for part in parts))
         shares = [None] * len(weights) if shares is None else shares
         if not parts or len(parts) != len(weights) or len(parts) != len(shares):
-            raise InputError(f"{len(parts)} losses came with {len(weights)} weights: one weight a loss is needed")
+            raise InputError(
+                f"{len(parts)} losses were given with {len(weights)} weights: one weight per loss is needed"
+            )
         self.parts = torch.nn.ModuleList(parts)
         self.needs_positive_pairs = all(getattr(part, "needs_positive_pairs", False) for part in parts)
         self.weights = [checks.at_least_zero(weight, "weight") for weight in weights]
-        self.shares = [None if each is None else checks.at_least_zero(each, "share") for each in shares]
+        self.shares = [None if value is None else checks.at_least_zero(value, "share") for value in shares]
         self.names = _distinct([getattr(part, "name", type(part).__name__) for part in parts])
-        self.share_weights = {number: torch.zeros(()) for number, each in enumerate(self.shares) if each is not None}
+        self.share_weights = {number: torch.zeros(()) for number, value in enumerate(self.shares) if value is not None}
 
     def compute(self, batch: Batch) -> tuple[Tensor, Records]:
-        """Compute the parts, those of the same pairs together, and their weighted sum."""
+        """Compute the parts, those that compare the same pairs together, and their weighted sum."""
         shared = [part for part in self.leaves() if isinstance(part, PairLoss) and part.shares_points(batch)]
         results: dict[int, tuple[Tensor, Records]] = {}
         if shared:
             values, records = compute_together(shared, batch)
-            results = {id(part): each for part, *each in zip(shared, values, records, strict=True)}  # type: ignore[misc]
+            results = {id(part): result for part, *result in zip(shared, values, records, strict=True)}  # type: ignore[misc]
         return self.assemble(batch, results)
 
     def leaves(self) -> list[torch.nn.Module]:
-        """List the parts, and those of parts that are sums, each once."""
+        """List the parts, with sums replaced by their parts, each once."""
         parts: dict[int, torch.nn.Module] = {}
         for part in self.parts:
             for leaf in part.leaves() if isinstance(part, WeightedSum) else [part]:
@@ -71,22 +73,22 @@ class WeightedSum(MetricLoss):
         return list(parts.values())
 
     def assemble(self, batch: Batch, results: dict[int, tuple[Tensor, Records]]) -> tuple[Tensor, Records]:
-        """Add up, taking the results there are and computing the others."""
+        """Add up the parts; compute those that have no result yet."""
         values: list[Tensor] = []
         kept: Records = {}
         for part, name in zip(self.parts, self.names, strict=True):
             if isinstance(part, WeightedSum):
-                value, told = part.assemble(batch, results)
+                value, logged = part.assemble(batch, results)
             else:
                 if id(part) not in results:
                     results[id(part)] = compute_any(part, batch)
-                value, told = results[id(part)]
+                value, logged = results[id(part)]
             value = value + batch.zero_or_nan.to(value)
             values.append(value)
             kept[name] = value.detach()
-            kept.update({f"{name}.{what}": each for what, each in told.items()})
+            kept.update({f"{name}.{key}": record for key, record in logged.items()})
             if isinstance(part, MetricLoss):
-                part.values = {"loss": value.detach(), **told}
+                part.values = {"loss": value.detach(), **logged}
         total: Tensor = sum(  # type: ignore[assignment]
             weight * value
             for weight, value, share in zip(self.weights, values, self.shares, strict=True)
@@ -97,12 +99,14 @@ class WeightedSum(MetricLoss):
         return total, kept
 
     def _with_shares(self, plain: Tensor, values: list[Tensor], embeddings: Tensor, kept: Records) -> Tensor:
-        """Add the parts that have a share, each at the weight that makes its gradient as long as its share says.
+        """Add the parts that have a share, with the weight that gives the gradient of each its length.
 
-        Without gradients, as in validation, the weights of the call before are taken.
+        Without gradients, as in validation, the weights of the last call are used.
         """
         if not isinstance(plain, Tensor):
-            raise InputError("every loss of this sum is weighed by a share: there must be one to take a share of")
+            raise InputError(
+                "every loss of this sum has a share: at least one without a share is needed, which the shares refer to"
+            )
         taken = torch.is_grad_enabled() and embeddings.requires_grad
         length = _gradient_length(plain, embeddings) if taken else None
         total = plain
@@ -110,14 +114,14 @@ class WeightedSum(MetricLoss):
             if share is None:
                 continue
             if length is not None:
-                own = _gradient_length(value, embeddings)
-                self.share_weights[number] = torch.where(own > 0, share * length / own, 0.0)
+                part_length = _gradient_length(value, embeddings)
+                self.share_weights[number] = torch.where(part_length > 0, share * length / part_length, 0.0)
             kept[f"{self.names[number]}.weight"] = self.share_weights[number].to(value)
             total = total + self.share_weights[number].to(value) * value
         return total
 
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
-        """List the parts' parameters, each once; those of losses from elsewhere at the model's rate."""
+        """List the parameters of the parts, each once; those of other libraries' losses at the rate of the model."""
         groups: list[dict[str, Any]] = []
         for part in self.leaves():
             if isinstance(part, MetricLoss):
@@ -135,11 +139,11 @@ class WeightedSum(MetricLoss):
 
 
 def compute_any(part: torch.nn.Module, batch: Batch) -> tuple[Tensor, Records]:
-    """Compute one part, ours or another library's."""
+    """Compute one part, of this package or of another library."""
     if isinstance(part, MetricLoss):
         return part.compute(batch)
     if batch.weights is not None:
-        raise InputError(f"{type(part).__name__} cannot weigh its samples")
+        raise InputError(f"{type(part).__name__} cannot weight its samples")
     if batch.references is None and batch.chosen is None:
         return part(batch.embeddings, batch.labels), {}
     if "ref_emb" not in inspect.signature(part.forward).parameters:
@@ -149,7 +153,7 @@ def compute_any(part: torch.nn.Module, batch: Batch) -> tuple[Tensor, Records]:
 
 
 def added(*losses: object) -> WeightedSum:
-    """Add losses; plain sums among them are taken apart, so that (a + b) + c has three parts."""
+    """Add losses; plain sums are split into their parts, so that (a + b) + c has three parts."""
     parts: list[torch.nn.Module] = []
     weights: list[float] = []
     shares: list[float | None] = []
@@ -168,11 +172,11 @@ def added(*losses: object) -> WeightedSum:
 
 
 def share(loss: MetricLoss, of_base: object) -> WeightedSum:
-    """Weigh a regularizer by the length of its gradient: that of the rest of the sum, times so much, in every batch.
+    """Weight a regularizer so that its gradient is, in every batch, `of_base` times as long as the rest of the sum's.
 
-    The lengths are those of the derivatives by the embeddings, of the whole batch. A weight that suits one base loss is
-    a hundred times too large for another; a share is not. Two more passes back to the embeddings are needed for it,
-    none through the model.
+    The gradients are those with respect to the embeddings of the whole batch. A weight that suits one base loss can be
+    a hundred times too large for another; a share suits both. It costs two more backward passes to the embeddings, none
+    through the model.
 
     >>> from isomargin.losses import SmoothAPLoss, TCMLoss
     >>> loss = SmoothAPLoss() + share(TCMLoss(), 0.3)
@@ -182,12 +186,12 @@ def share(loss: MetricLoss, of_base: object) -> WeightedSum:
     ('1 * smooth_ap + share(tcm, 0.3)', 'tcm.weight')
     """
     if isinstance(loss, WeightedSum):
-        raise InputError("a share is taken by one loss: take it of each part of the sum")
+        raise InputError("a share belongs to one loss, and this is a sum: give a share to each of its parts")
     return WeightedSum([loss], [1.0], loss.check_finite, [checks.at_least_zero(of_base, "share")])
 
 
 def _gradient_length(value: Tensor, embeddings: Tensor) -> Tensor:
-    """Give the length of a loss's derivative by the embeddings, as one vector; 0 where it does not depend on them."""
+    """Return the norm of a loss's gradient with respect to the embeddings; 0 where it does not depend on them."""
     if not value.requires_grad:
         return value.new_zeros(())
     (derivative,) = torch.autograd.grad(value, embeddings, retain_graph=True, allow_unused=True)
@@ -196,18 +200,18 @@ def _gradient_length(value: Tensor, embeddings: Tensor) -> Tensor:
 
 
 def weighted(loss: MetricLoss, weight: object) -> WeightedSum:
-    """Weigh a loss by a number of at least 0."""
+    """Weight a loss by a number of at least 0."""
     factor = checks.at_least_zero(weight, "weight")
     one = added(loss)
-    weights = [factor * each for each in one.weights]
+    weights = [factor * value for value in one.weights]
     shares = one.shares
-    if all(each is not None for each in shares):  # otherwise they follow the rest of the sum by themselves
-        shares = [factor * each for each in shares if each is not None]
+    if all(value is not None for value in shares):  # otherwise they follow the rest of the sum by themselves
+        shares = [factor * value for value in shares if value is not None]
     return WeightedSum(list(one.parts), weights, one.check_finite, shares)
 
 
 def _distinct(names: list[str]) -> list[str]:
-    """Number those that are there twice.
+    """Number names that occur more than once.
 
     >>> _distinct(["tcm", "tcm", "triplet"])
     ['tcm', 'tcm_2', 'triplet']

@@ -1,4 +1,4 @@
-"""The contrastive loss of pairs: friends together, strangers a margin apart."""
+"""The contrastive loss: positive pairs close together, negative pairs a margin apart."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class ContrastiveLoss(SidedLoss):
 
         mean over positive pairs of d²/2  +  mean over negative pairs of max(0, margin − d)²/2
 
-    Where a negative pair is at distance 0 the direction to push is not defined, and it gets no gradient.
+    A negative pair at distance 0 has no direction to be pushed in, and no gradient.
 
     Parameters
     ----------
     margin: a distance, from 0 to 2.
     reduction: "all" takes each mean over all pairs of its side, "violating" over those with a term above 0, "together"
         one mean over all pairs of both sides, in which the few positives of a large batch hardly count.
-    check_finite: raise, with the rows, where embeddings hold NaN or infinity.
+    check_finite: raise an error that names the rows where embeddings hold NaN or infinity.
 
-    >>> round(float(ContrastiveLoss()(torch.eye(3), torch.tensor([0, 0, 1]))), 4)  # d² = 2 for the one friend
+    >>> round(float(ContrastiveLoss()(torch.eye(3), torch.tensor([0, 0, 1]))), 4)  # d² = 2 for the one positive pair
     1.0
     """
 
@@ -47,11 +47,11 @@ class ContrastiveLoss(SidedLoss):
         return float(short.square_().sum()) / 2, violations
 
     def positive_slopes(self, similarities: Tensor) -> Tensor:
-        """Pull all alike."""
+        """Pull all positive pairs with the same force."""
         return -torch.ones_like(similarities)
 
     def negative_slopes(self, similarities: Tensor, scratch: Tensor) -> Tensor:
-        """Push by (margin − d)/d, which is -(margin − d) times the derivative of d by s."""
+        """Push by (margin − d)/d, which is -(margin − d) times the derivative of d with respect to s."""
         distances = _distances(similarities, scratch)
         return torch.where(distances > 0, (self.margin - distances).relu_() / distances, 0.0)
 

@@ -1,8 +1,8 @@
-"""One batch out of the batches of all processes, so that a loss sees every pair across them.
+"""One batch from the batches of all processes, so that a loss sees every pair across them.
 
-Every process then computes the same loss of the global batch; only its own rows carry gradient, which takes no further
-communication. Processes tell each other what they hold before any of it is sent, so that bad input on one of them
-raises on all and leaves none waiting.
+Every process then computes the same loss of the global batch. Only its own rows carry a gradient, so no further
+communication is needed. Processes exchange what they hold before they send it, so that bad input in one process raises
+in all of them and leaves none waiting.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ def gather(embeddings: Tensor, labels: Tensor, for_ddp: bool = False) -> tuple[T
 
         w · ∂L/∂xᵢ    with w = 1, or the number of processes if `for_ddp`
 
-    `loss(*gather(embeddings, labels))` is thereby, on every process, the value and the gradient that one process would
-    have with the whole batch. It must be the same L on every process: the same settings, the same parameters, and for
-    a loss that draws random numbers the same seed; otherwise the gradients of different processes belong to different
-    losses. Every process must call this equally often, one without rows too.
+    So `loss(*gather(embeddings, labels))` has, on every process, the value and the gradient that one process would have
+    with the whole batch. L must be the same on every process: the same settings, the same parameters, and the same seed
+    for a loss that draws random numbers; otherwise the gradients of different processes belong to different losses.
+    Every process must call this equally often, also one without rows.
 
-    Without a process group of at least two processes the arguments come back as they are. Otherwise labels come back on
-    the embeddings' device.
+    Without a process group of at least two processes the arguments are returned unchanged. Otherwise labels are
+    returned on the device of the embeddings.
 
     Parameters
     ----------
     embeddings: (nᵣ, d), the same d, dtype and kind of device on every process.
     labels: (nᵣ,) integers, the same dtype on every process.
-    for_ddp: True if the embeddings come from a model in DistributedDataParallel, or anything else that averages the
-        parameters' gradients over processes. Each process's gradient holds the part that its own rows contribute, so
-        their sum is wanted; w undoes the division. A loss's own parameters receive the whole gradient on every process
-        and need no w, averaged or not.
+    for_ddp: True if the embeddings come from a model in DistributedDataParallel, or from anything else that averages
+        gradients of parameters over processes. Each process has the gradient of its own rows, so the sum is needed, and
+        w undoes the division. The parameters of the loss itself have the whole gradient on every process and need no w,
+        averaged or not.
 
     >>> embeddings, labels = torch.eye(3), torch.tensor([0, 0, 1])
     >>> all_embeddings, all_labels = gather(embeddings, labels)  # a single process: nothing to gather
@@ -54,7 +54,7 @@ def gather(embeddings: Tensor, labels: Tensor, for_ddp: bool = False) -> tuple[T
     """
     if not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1):
         return embeddings, labels
-    device_kinds = [each.split(":")[0] for each in distributed.get_backend_config().split(",")]
+    device_kinds = [backend.split(":")[0] for backend in distributed.get_backend_config().split(",")]
     problem: Exception | None = None
     try:
         checks.truth(for_ddp, "for_ddp")
@@ -67,7 +67,7 @@ def gather(embeddings: Tensor, labels: Tensor, for_ddp: bool = False) -> tuple[T
             )
         facts = (embeddings.shape[1], embeddings.dtype, labels.dtype, embeddings.device.type)
         note = " ".join(map(str, (len(embeddings), *facts)))
-    except Exception as error:  # whatever it is, the other processes wait for a note
+    except Exception as error:  # of any type: the other processes wait for a note
         problem, note = error, f"{_REFUSED} {error}"
     notes = _exchange(note, _note_device(embeddings, device_kinds))
     if problem is not None:
@@ -76,15 +76,15 @@ def gather(embeddings: Tensor, labels: Tensor, for_ddp: bool = False) -> tuple[T
 
     rank = distributed.get_rank()
     embedding_parts, label_parts = _gather_rows(embeddings.detach(), counts), _gather_rows(labels, counts)
-    own = embeddings.view_as(embeddings)
-    if for_ddp and own.requires_grad:
-        own.register_hook(lambda gradient: gradient * len(counts))  # type: ignore[no-untyped-call]
-    embedding_parts[rank] = own  # the one part that carries gradient
+    own_rows = embeddings.view_as(embeddings)
+    if for_ddp and own_rows.requires_grad:
+        own_rows.register_hook(lambda gradient: gradient * len(counts))  # type: ignore[no-untyped-call]
+    embedding_parts[rank] = own_rows  # the only part that carries a gradient
     return torch.cat(embedding_parts), torch.cat(label_parts)
 
 
 def _note_device(embeddings: Any, device_kinds: list[str]) -> torch.device:
-    """Choose where to send notes from, of the same kind on every process whatever the embeddings are."""
+    """Choose the device to send notes from, of the same kind on every process whatever the embeddings are."""
     if "cpu" in device_kinds:
         return torch.device("cpu")
     if isinstance(embeddings, Tensor) and embeddings.device.type == device_kinds[0]:
@@ -93,16 +93,16 @@ def _note_device(embeddings: Any, device_kinds: list[str]) -> torch.device:
 
 
 def _exchange(note: str, device: torch.device) -> list[str]:
-    """Send a short text to all processes and return theirs, in the order of their ranks."""
-    own = torch.tensor(list(note.encode()[:_NOTE_BYTES].ljust(_NOTE_BYTES)), dtype=torch.uint8, device=device)
-    received = [torch.empty_like(own) for _ in range(distributed.get_world_size())]
-    distributed.all_gather(received, own)
-    # a sentence may have been cut within a character
-    return [each.tobytes().decode(errors="ignore").rstrip() for each in torch.stack(received).cpu().numpy()]
+    """Send a short text to all processes and return the texts of all, in the order of their ranks."""
+    sent = torch.tensor(list(note.encode()[:_NOTE_BYTES].ljust(_NOTE_BYTES)), dtype=torch.uint8, device=device)
+    received = [torch.empty_like(sent) for _ in range(distributed.get_world_size())]
+    distributed.all_gather(received, sent)
+    # A sentence can be cut within a character.
+    return [text.tobytes().decode(errors="ignore").rstrip() for text in torch.stack(received).cpu().numpy()]
 
 
 def _read_notes(notes: list[str]) -> list[int]:
-    """Return how many rows each process has; raise the same error on all of them if they do not fit together."""
+    """Return how many rows each process has; raise the same error on all processes if they do not fit together."""
     for rank, note in enumerate(notes):
         if note.startswith(_REFUSED):
             raise InputError(f"the input of process {rank} cannot be gathered: {note.removeprefix(_REFUSED).strip()}")
@@ -120,7 +120,7 @@ def _read_notes(notes: list[str]) -> list[int]:
 def _gather_rows(rows: Tensor, counts: list[int]) -> list[Tensor]:
     """Return every process's rows: (n₀, …), (n₁, …), …
 
-    They travel as bytes, because backends differ in the number types that they know.
+    They are sent as bytes, because backends differ in the number types that they support.
     """
     most = max(counts)
     padded = rows.new_zeros((most, *rows.shape[1:]))
@@ -128,5 +128,5 @@ def _gather_rows(rows: Tensor, counts: list[int]) -> list[Tensor]:
         return [padded[:count] for count in counts]
     padded[: len(rows)] = rows
     received = [torch.empty_like(padded) for _ in counts]
-    distributed.all_gather([each.view(torch.uint8) for each in received], padded.view(torch.uint8))
-    return [each[:count] for each, count in zip(received, counts, strict=True)]
+    distributed.all_gather([part.view(torch.uint8) for part in received], padded.view(torch.uint8))
+    return [part[:count] for part, count in zip(received, counts, strict=True)]

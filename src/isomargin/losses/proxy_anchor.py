@@ -1,4 +1,4 @@
-"""Proxy Anchor: proxies that pull and push the batch, hard embeddings most."""
+"""Proxy Anchor: proxies pull and push the embeddings of the batch, hard ones most."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class ProxyAnchorLoss(ProxyLoss):
         1/|P⁺| · Σ_{p ∈ P⁺} log(1 + Σ_{x ∈ X_p} exp(−α(s(x, p) − δ)))
             + 1/|P| · Σ_{p ∈ P} log(1 + Σ_{x ∉ X_p} exp(α(s(x, p) + δ)))
 
-    Proxies start from He's normal distribution over the classes. The embeddings' losses are not separate: no weights.
+    Proxies start from He's normal distribution over the classes. Samples have no separate losses, so no weights either.
 
     Parameters
     ----------
     num_classes, embedding_size: number of proxies and of their dimensions. Labels go from 0 to num_classes − 1.
     margin: δ.
     alpha: α.
-    learning_rate_factor: how many times the model's learning rate the proxies get; 100 is the authors'.
-    check_finite: raise, with the rows, where embeddings hold NaN or infinity.
+    learning_rate_factor: the learning rate of the proxies relative to the model's; the authors have 100.
+    check_finite: raise an error that names the rows where embeddings hold NaN or infinity.
 
     >>> import torch
     >>> loss = ProxyAnchorLoss(num_classes=3, embedding_size=8)

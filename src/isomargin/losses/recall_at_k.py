@@ -13,11 +13,11 @@ from isomargin.losses._batch import Batch
 from isomargin.losses._pairs import Pairs
 from isomargin.losses._ranks import RankLoss
 
-SEED_STRIDE = 2_654_435_761  # torch's generator reads 32 bits: this keeps the draws of nearby seeds far apart
+SEED_STRIDE = 2_654_435_761  # torch's generator reads 32 bits: this keeps nearby seeds from drawing the same numbers
 
 
 class RecallAtKLoss(RankLoss):
-    """Patel, Tolias and Matas (2022), RS@k: the share of a query's positives among the first k, made smooth.
+    """Patel, Tolias and Matas (2022), RS@k: a smooth share of a query's positives among the first k.
 
     With R_j the soft rank of positive j as in Smooth-AP and P the number of the query's positives:
 
@@ -29,18 +29,19 @@ class RecallAtKLoss(RankLoss):
     ----------
     k: one or several numbers of neighbours.
     temperature: τ of the ranks.
-    rank_temperature: τ_rank, in places.
-    simix: mix all pairs of a class, αx + (1 − α)y with α uniform in (0, 1), and let the results (not normalised again)
-        join the batch as further images of the class: 4 images become 10. With references they join the queries alone;
-        with `indices_tuple`, and so in a cross-batch memory, it cannot be used.
-    include_query: let the query itself take a place above its positives, as the authors' code does.
+    rank_temperature: τ_rank, in ranks.
+    simix: mix all pairs of a class, αx + (1 − α)y with α uniform in (0, 1), and add the results (not normalised again)
+        to the batch as further items of the class: 4 items become 10. With references they are added to the queries
+        only. It cannot be used with `indices_tuple`, and so not in a cross-batch memory.
+    include_query: give the query itself a place above its positives, as the authors' code does.
     seed: of the α. They are a function of it and of the number of calls so far (kept in `state_dict`), so that several
-        processes draw the same. Activation checkpointing around the loss would call it twice: checkpoint the model.
-    check_finite: raise, with the rows, where embeddings hold NaN or infinity.
+        processes draw the same numbers. Activation checkpointing around the loss would call it twice: checkpoint the
+        model instead.
+    check_finite: raise an error that names the rows where embeddings hold NaN or infinity.
 
     >>> loss = RecallAtKLoss(k=(1, 2))
     >>> points = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
-    >>> round(float(loss(points, torch.tensor([0, 0, 1, 1]))), 4)  # right, as far as the smooth steps can tell
+    >>> round(float(loss(points, torch.tensor([0, 0, 1, 1]))), 4)  # a right ranking, with smooth steps
     0.3845
     """
 
@@ -60,7 +61,7 @@ class RecallAtKLoss(RankLoss):
     ) -> None:
         super().__init__(temperature, include_query, check_finite)
         several = isinstance(k, Iterable) and not isinstance(k, str)
-        self.k = tuple(checks.whole(each, "k") for each in (k if several else [k]))  # type: ignore[union-attr]
+        self.k = tuple(checks.whole(number, "k") for number in (k if several else [k]))  # type: ignore[union-attr]
         if not self.k:
             raise InputError("k is empty: at least one number of neighbours is needed")
         self.rank_temperature = checks.temperature(rank_temperature, "rank_temperature")
@@ -71,15 +72,15 @@ class RecallAtKLoss(RankLoss):
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
 
     def shares_points(self, batch: Batch) -> bool:
-        """With SiMix it compares more points than others do."""
+        """With SiMix it compares more points than other losses."""
         return not self.simix
 
     def points(self, batch: Batch) -> tuple[Tensor, Tensor | None, Pairs]:
-        """Add the virtual embeddings, if asked."""
+        """Add the virtual embeddings of SiMix, if it is on."""
         if not self.simix:
             return super().points(batch)
         if batch.chosen is not None:
-            raise InputError("simix adds embeddings that indices_tuple does not know: use one or the other")
+            raise InputError("simix adds embeddings that indices_tuple does not list: use one or the other")
         rows, columns = Pairs.of(batch.labels, None, None).positives(0, len(batch.labels))
         rows, columns = rows[rows < columns], columns[rows < columns]
         weights = self.mixing_weights(len(rows)).to(batch.vectors)[:, None]

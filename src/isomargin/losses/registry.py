@@ -1,4 +1,4 @@
-"""Losses by name, and from the plain dictionaries that stand in a recipe."""
+"""Losses by name, and from the plain dictionaries of a recipe."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from isomargin.losses.threshold_penalty import ThresholdPenaltyLoss
 from isomargin.losses.triplet import TripletLoss
 
 REGISTRY: dict[str, type[MetricLoss]] = {
-    each.name: each
-    for each in (
+    loss_class.name: loss_class
+    for loss_class in (
         ArcFaceLoss,
         CalibrationLoss,
         ClassAlignmentLoss,
@@ -62,10 +62,10 @@ def loss_names() -> list[str]:
 
 
 def make_loss(config: LossConfig) -> MetricLoss:
-    """Make a loss from its name, from a dictionary with its name and settings, or from a list of these to be added.
+    """Create a loss from its name, from a dictionary with its name and settings, or from a list of these to add up.
 
-    A `weight` in a dictionary weighs that loss in the sum, a `share` by the length of its gradient (see `share`). Class
-    names are understood too (`TCMLoss`, `smooth-ap`).
+    A `weight` in a dictionary is the weight of that loss in the sum; a `share` sets the length of its gradient (see
+    `share`). Class names and other spellings are understood too (`TCMLoss`, `smooth-ap`).
 
     >>> make_loss("smooth_ap")
     SmoothAPLoss(temperature=0.01, include_query=False)
@@ -94,7 +94,7 @@ def make_loss(config: LossConfig) -> MetricLoss:
             return share(loss, of_base)
         return loss if weight == 1 and not isinstance(weight, bool) else weighted(loss, weight)
     if isinstance(config, Sequence) and len(config):
-        losses = [make_loss(each) for each in config]
+        losses = [make_loss(part) for part in config]
         return losses[0] if len(losses) == 1 else added(*losses)
     raise InputError(f"the loss is {config!r}: a name, a dictionary with a name, or a list of these is needed")
 
@@ -109,8 +109,8 @@ def loss_settings(name: Any) -> list[str]:
 
 
 def _known(name: Any) -> str:
-    """Give the name as it stands in the registry."""
-    known = {_plain(each): each for each in REGISTRY} | {_plain(made.__name__): each for each, made in REGISTRY.items()}
+    """Return the name as it is in the registry."""
+    known = {_plain(key): key for key in REGISTRY} | {_plain(loss.__name__): key for key, loss in REGISTRY.items()}
     if not isinstance(name, str) or _plain(name) not in known:
         raise InputError(f"there is no loss {name!r}: {checks.nearest(str(name), list(REGISTRY))}")
     return known[_plain(name)]
@@ -122,17 +122,17 @@ def _make_one(name: Any, settings: dict[str, Any]) -> MetricLoss:
     for setting in settings:
         if setting not in parameters:
             raise InputError(f"{name} has no setting {setting!r}: {checks.nearest(str(setting), list(parameters))}")
-    missing = [each for each, of in parameters.items() if of.default is of.empty and each not in settings]
+    missing = [key for key, found in parameters.items() if found.default is found.empty and key not in settings]
     if missing:
         raise InputError(f"{name} was given no {' and no '.join(missing)}: a proxy is needed for each training class")
     return REGISTRY[name](**settings)
 
 
 def _plain(name: str) -> str:
-    """Reduce a name to its letters, so that `Smooth-AP`, `smooth_ap` and `SmoothAPLoss` are one.
+    """Reduce a name to its letters, so that `Smooth-AP`, `smooth_ap` and `SmoothAPLoss` are the same.
 
     >>> _plain("Smooth-AP"), _plain("SmoothAPLoss"), _plain("proxy_nca++"), _plain("ProxyNCApp")
     ('smoothap', 'smoothap', 'proxynca++', 'proxynca++')
     """
-    plain = "".join(each for each in name.lower() if each.isalnum() or each == "+").removesuffix("loss")
+    plain = "".join(letter for letter in name.lower() if letter.isalnum() or letter == "+").removesuffix("loss")
     return plain.removesuffix("pp") + "++" if plain.endswith("pp") else plain

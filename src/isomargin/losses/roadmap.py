@@ -16,9 +16,9 @@ class RoadmapLoss(WeightedSum):
     temperature, slope, delta, offset, include_query: of `SupAPLoss`.
     positive_margin, negative_margin, reduction: of `CalibrationLoss`; the reduction is "violating" in the authors' code
         and "all" in their formula.
-    sup_ap_weight, calibration_weight: of the two parts. To use calibration alone beside another base loss, as the TCM
-        paper does, add a `CalibrationLoss` to that.
-    check_finite: raise, with the rows, where embeddings hold NaN or infinity.
+    sup_ap_weight, calibration_weight: of the two parts. To use calibration with another base loss, as the TCM paper
+        does, add a `CalibrationLoss` to it.
+    check_finite: raise an error that names the rows where embeddings hold NaN or infinity.
 
     >>> import torch
     >>> loss = RoadmapLoss()

@@ -1,4 +1,4 @@
-"""Smooth-AP: average precision with the steps of its ranks made sigmoids."""
+"""Smooth-AP: average precision, with sigmoids in place of the steps of the ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SmoothAPLoss(RankLoss):
     ----------
     temperature: τ.
     include_query: count the query itself among its positives, as the authors' code does.
-    check_finite: raise, with the rows, where embeddings hold NaN or infinity.
+    check_finite: raise an error that names the rows where embeddings hold NaN or infinity.
 
     >>> import torch
     >>> loss = SmoothAPLoss()

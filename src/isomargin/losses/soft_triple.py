@@ -1,4 +1,4 @@
-"""SoftTriple: a softmax over classes of several centres each."""
+"""SoftTriple: a softmax over classes with several centres each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from isomargin.losses._proxies import ProxyLoss, weighted_mean
 
 
 class SoftTripleLoss(ProxyLoss):
-    """SoftTriple: a softmax over classes of several centres each, whose superfluous centres are drawn together.
+    """SoftTriple: a softmax over classes with several centres each; superfluous centres are pulled together.
 
     With s_ck the cosine similarity of an embedding and centre k of class c, y its class and w_ck the centres at
     length 1, of which there are K in each of C classes:
@@ -23,20 +23,20 @@ class SoftTripleLoss(ProxyLoss):
         mean of −log( exp(λ(S_y − δ)) / ( exp(λ(S_y − δ)) + Σ_{c ≠ y} exp(λ·S_c) ) )
             + τ / (C·K·(K−1)) · Σ_c Σ_{k < l} √(2 + 10⁻⁵ − 2·w_ck·w_cl)
 
-    Centres start from He's uniform distribution with a = √5, as the authors'. Weights weigh the mean, not the centres'
-    term; a batch without rows has a loss of 0, without that term too.
+    Centres start from He's uniform distribution with a = √5, as in the authors' code. Sample weights apply to the mean,
+    not to the term of the centres. The loss of a batch without rows is 0, without that term.
 
     Parameters
     ----------
     num_classes, embedding_size: number of classes and of dimensions. Labels go from 0 to num_classes − 1.
-    centers_per_class: K; with 1 there is no term of τ.
+    centers_per_class: K; with 1 there is no term with τ.
     scale, gamma, margin, tau: λ, γ, δ and τ.
-    learning_rate_factor: how many times the model's learning rate the centres get; 100 is the authors' (1e-2 and 1e-4).
-    check_finite: raise, with the rows, where embeddings hold NaN or infinity.
+    learning_rate_factor: the learning rate of the centres relative to the model's; the authors have 100 (1e-2, 1e-4).
+    check_finite: raise an error that names the rows where embeddings hold NaN or infinity.
 
     >>> loss = SoftTripleLoss(num_classes=3, embedding_size=8)
     >>> loss(torch.randn(4, 8), torch.tensor([0, 0, 1, 2])).backward()
-    >>> sum(each.numel() for each in loss.parameters()) == 3 * 10 * 8
+    >>> sum(parameter.numel() for parameter in loss.parameters()) == 3 * 10 * 8
     True
     """
 
@@ -62,16 +62,18 @@ class SoftTripleLoss(ProxyLoss):
         self.tau = checks.at_least_zero(tau, "tau")
         drawn = torch.empty(self.embedding_size, self.num_classes * self.centers_per_class)
         torch.nn.init.kaiming_uniform_(drawn, a=math.sqrt(5))
-        self.proxies = torch.nn.Parameter(drawn.T.contiguous())  # rows, which are several times faster to normalise
+        self.proxies = torch.nn.Parameter(
+            drawn.T.contiguous()
+        )  # rows are several times faster to normalise than columns
 
     @property
     def proxy_parameter(self) -> Tensor:
-        """The centres, those of a class one after another."""
+        """The centres, ordered by class."""
         parameter: Tensor = self.proxies
         return parameter
 
     def batch_loss(self, vectors: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
-        """Return the mean of the samples' losses and the centres' term."""
+        """Return the mean of the samples' losses plus the term of the centres."""
         centers = normalise(self.proxies)  # once for both
         value = weighted_mean(self.losses_at(centers, vectors, labels), weights)
         if self.tau == 0 or self.centers_per_class == 1:
@@ -82,12 +84,12 @@ class SoftTripleLoss(ProxyLoss):
         """Return the loss of each sample (n,) with centres of length 1."""
         cosines = product(vectors, centers).view(len(vectors), self.num_classes, self.centers_per_class)
         similarities = ((cosines / self.gamma).softmax(dim=2) * cosines).sum(dim=2)
-        own = labels[:, None]
-        lowered = similarities.scatter_add(1, own, torch.full_like(own, -self.margin, dtype=similarities.dtype))
+        right = labels[:, None]
+        lowered = similarities.scatter_add(1, right, torch.full_like(right, -self.margin, dtype=similarities.dtype))
         return cross_entropy(self.scale * lowered, labels, reduction="none")
 
     def spread(self, centers: Tensor) -> Tensor:
-        """Return half the mean distance of two centres of a class."""
+        """Return half the mean distance between two centres of a class."""
         count = self.centers_per_class
         classes = centers.view(self.num_classes, count, -1)
         one, other = torch.triu_indices(count, count, offset=1, device=centers.device)

@@ -12,18 +12,18 @@ from isomargin.losses._ranks import RankLoss, sigmoid_slope_, sigmoid_step_
 class SupAPLoss(RankLoss):
     """The first half of ROADMAP (Ramzi et al., 2021).
 
-    As Smooth-AP, with other steps. Positives above are counted as they are, s_k ≥ s_j, without gradient; a negative
-    counts, with x = s_k − s_j,
+    As Smooth-AP, with other steps. A positive above counts 1 where s_k ≥ s_j, without gradient; a negative counts, with
+    x = s_k − s_j,
 
         σ(x/τ) for x ≤ 0,    ½ + σ(x/τ) for 0 < x ≤ δ,    ρx + offset for x > δ
 
-    so that one that is far above keeps its gradient.
+    so that a negative far above keeps its gradient.
 
     Parameters
     ----------
     temperature, slope, delta, offset: τ, ρ, δ and the line's offset.
     include_query: count the query itself among its positives, as the authors' code does.
-    check_finite: raise, with the rows, where embeddings hold NaN or infinity.
+    check_finite: raise an error that names the rows where embeddings hold NaN or infinity.
 
     >>> round(float(SupAPLoss()(torch.eye(4), torch.tensor([0, 0, 1, 1]))), 4)
     0.5
@@ -46,19 +46,19 @@ class SupAPLoss(RankLoss):
         self.offset = checks.at_least_zero(offset, "offset")
 
     def step_(self, differences: Tensor) -> Tensor:
-        """Count what is above, the farther the more."""
+        """Count the negatives above; those far above count more."""
         line = differences * self.slope + self.offset
         half = (differences > 0) * 0.5
         far = differences > self.delta
         return torch.where(far, line, sigmoid_step_(differences, self.temperature).add_(half))
 
     def step_slope_(self, differences: Tensor) -> Tensor:
-        """Return the derivative of that."""
+        """Return the derivative of `step_`."""
         far = differences > self.delta
         return sigmoid_slope_(differences, self.temperature).masked_fill_(far, self.slope)
 
     def positive_step_(self, differences: Tensor) -> Tensor:
-        """Count positives as they are."""
+        """Count the positives above, 1 each."""
         return (differences >= 0).to(differences)
 
     def positive_step_slope_(self, differences: Tensor) -> Tensor | None:

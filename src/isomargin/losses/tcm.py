@@ -1,4 +1,4 @@
-"""The Threshold-Consistent Margin regularizer: hard pairs are pulled back behind two cosine margins."""
+"""The Threshold-Consistent Margin regularizer: it pulls hard pairs back behind two cosine margins."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ class TCMLoss(MarginLoss):
         λ⁺ · Σ_{s ∈ S⁺, s ≤ m⁺} (m⁺ − s) / #{s ∈ S⁺: s ≤ m⁺}  +  λ⁻ · Σ_{s ∈ S⁻, s ≥ m⁻} (s − m⁻) / #{s ∈ S⁻: s ≥ m⁻}
 
     A side without hard pairs contributes 0. After a call `values` has `hard_positives` and `hard_negatives`, each pair
-    of the batch counted once; with `ref_emb` or `indices_tuple`, as many as these list.
+    of the batch counted once; with `ref_emb` or `indices_tuple`, each pair that these list.
 
     Parameters
     ----------
     positive_margin, negative_margin: m⁺ and m⁻. About 0.9 and 0.5 for backbones pretrained on ImageNet; for others
-        choose on a part of the training classes. As distances they are √(2 − 2m).
+        choose them on held-out training classes. As distances they are √(2 − 2m).
     positive_weight, negative_weight: λ⁺ and λ⁻; one of them 0 gives the paper's TCM⁻ and TCM⁺.
-    hard_only: False sums over all pairs of a side, still divided by the number of hard ones: the paper's TCM′, which
+    hard_only: False sums over all pairs of a side and still divides by the number of hard ones: the paper's TCM′, which
         it shows to be worse.
-    check_finite: raise, with the rows, where embeddings hold NaN or infinity.
+    check_finite: raise an error that names the rows where embeddings hold NaN or infinity.
 
     >>> loss = TCMLoss()
-    >>> round(float(loss(torch.eye(3), torch.tensor([0, 0, 1]))), 4)  # orthogonal: 0.9 short of m⁺, no hard negative
+    >>> round(float(loss(torch.eye(3), torch.tensor([0, 0, 1]))), 4)  # orthogonal: 0.9 below m⁺, no hard negative
     0.9
     >>> int(loss.values["hard_positives"]), int(loss.values["hard_negatives"])
     (1, 0)
@@ -55,7 +55,7 @@ class TCMLoss(MarginLoss):
         self.hard_only = checks.truth(hard_only, "hard_only")
 
     def records(self, pairs: Pairs, state: Sides) -> Records:
-        """Tell how many hard pairs each side had."""
+        """Return how many hard pairs each side had."""
         times = 2 if pairs.counted_from_both_ends else 1
         return {
             "hard_positives": torch.tensor(round(state.positive_violations / times), device=pairs.row_classes.device),

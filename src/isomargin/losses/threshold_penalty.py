@@ -1,6 +1,6 @@
 """OneFace's threshold consistency penalty: samples of domains that need a stricter threshold count more.
 
-There is no public code of it; what was assumed is in the class's docstring.
+Its code is not public; the docstring of the class says what was assumed.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from isomargin.core.errors import InputError
 from isomargin.losses._base import MetricLoss, Records
 from isomargin.losses._batch import Batch
 
-ROUNDS = 10  # of k-means; it has settled long before at the size of a batch
+ROUNDS = 10  # of k-means; for a batch it converges long before
 
 
 class ThresholdPenaltyLoss(MetricLoss):
     """Liu et al., *OneFace: One Threshold for All* (2022), as the paper describes it.
 
-    The batch is divided into domains. A domain's threshold T_k is the similarity at which its false accept rate is the
-    target, over its negatives against a queue of past embeddings and the batch; T is the same for the whole batch. A
-    sample's own loss is weighted by the ratio of its domain's threshold to the batch's:
+    The batch is divided into domains. The threshold T_k of a domain is the similarity at which its false accept rate is
+    the target, over its negative pairs with a queue of past embeddings and the batch. T is the same for the whole
+    batch. The loss of a sample is weighted by the ratio of the two:
 
         loss = mean over samples i of  max(T_k(i), floor) / max(T, floor) · base_i
 
-    Assumed, since neither the formula nor code is public: domains are clusters of the batch's embeddings (spherical
-    k-means from a farthest-first start, so that the order of rows plays no part but for ties); thresholds below `floor`
-    count as it, because their ratio means nothing; weights carry no gradient; the base loss is a mean over samples.
+    Assumed, because neither the formula nor the code is public: domains are clusters of the batch's embeddings
+    (spherical k-means with a farthest-first start, so that the order of rows makes no difference except for ties);
+    thresholds below `floor` count as `floor`, because their ratio means nothing; weights carry no gradient; the base
+    loss is a mean over samples.
 
     Parameters
     ----------
     base: the loss that is weighted: `SmoothAPLoss` (the default), `RecallAtKLoss`, `SupAPLoss`, `ArcFaceLoss`,
         `SubCenterArcFaceLoss`, `ProxyNCALoss`, `ProxyNCAPlusPlusLoss` or `SoftTripleLoss`; also a name or a dictionary
-        as `make_loss` takes it.
-    domains: into how many the batch is divided.
+        for `make_loss`.
+    domains: number of domains.
     far: the target false accept rate.
-    queue_size: how many past embeddings are kept, on which call by call the newest push out the oldest. Only while
-        training.
+    queue_size: how many past embeddings are kept; new ones replace the oldest. Only in training mode.
     floor: a similarity above 0.
-    check_finite: raise, with the rows, where embeddings hold NaN or infinity.
+    check_finite: raise an error that names the rows where embeddings hold NaN or infinity.
 
     >>> loss = ThresholdPenaltyLoss(domains=2, far=0.1)
-    >>> round(float(loss(torch.eye(4), torch.tensor([0, 0, 1, 1]))), 4)  # one threshold, so as Smooth-AP alone
+    >>> round(float(loss(torch.eye(4), torch.tensor([0, 0, 1, 1]))), 4)  # one threshold, so the same as Smooth-AP
     0.5
     >>> sorted(loss.values)
     ['largest_weight', 'loss', 'threshold', 'threshold_deviation']
@@ -71,7 +71,7 @@ class ThresholdPenaltyLoss(MetricLoss):
         self.needs_positive_pairs = base.needs_positive_pairs
         if not self.base.weighs_samples:
             raise InputError(
-                f"base is {type(self.base).__name__}, which with these settings is no mean over samples: "
+                f"base is {type(self.base).__name__}, which with these settings is not a mean over samples: "
                 "one such as SmoothAPLoss is needed, without simix and without a weight"
             )
         self.domains = checks.whole(domains, "domains")
@@ -82,16 +82,16 @@ class ThresholdPenaltyLoss(MetricLoss):
         self.queue_labels: Tensor | None = None
 
     def compute(self, batch: Batch) -> tuple[Tensor, Records]:
-        """Weigh the samples, and take the base loss."""
+        """Weight the samples, and compute the base loss."""
         vectors = batch.vectors.detach()
         weights, records = self._weights(vectors, batch.labels)
-        value, told = self.base.compute(batch.weighted(weights))
+        value, base_records = self.base.compute(batch.weighted(weights))
         if self.training:
             self._enqueue(vectors, batch.labels)
-        return value, {**told, **records}
+        return value, {**base_records, **records}
 
     def _weights(self, vectors: Tensor, labels: Tensor) -> tuple[Tensor, Records]:
-        """Return the weights (n,), and what is told of the thresholds."""
+        """Return the weights (n,), and what to log about the thresholds."""
         known, known_labels = self._candidates(vectors, labels)
         domain = divide(vectors, self.domains)
         negatives = (len(known) - (labels[:, None] == known_labels).sum(dim=1)).double()  # (n,)
@@ -108,7 +108,7 @@ class ThresholdPenaltyLoss(MetricLoss):
             most = similarities.topk(min(count, accepted)).values
             thresholds[k] = most[self._accepted(count) - 1]
             highest.append(most)
-        if not highest or not all(each.isfinite().all() for each in highest):
+        if not highest or not all(similarities.isfinite().all() for similarities in highest):
             return vectors.new_ones(len(vectors)), {}
         threshold = torch.cat(highest).topk(accepted).values[-1]
         ratios = thresholds.clamp(min=self.floor) / threshold.clamp(min=self.floor)
@@ -121,22 +121,22 @@ class ThresholdPenaltyLoss(MetricLoss):
         }
 
     def _accepted(self, count: float) -> int:
-        """Return how many of so many negatives the target rate accepts; 7% of 100 are 7, whatever floats make of it."""
+        """Return how many of `count` negatives the target rate accepts; 7% of 100 are 7, whatever rounding does."""
         return math.ceil(self.far * count - 1e-9 * count)
 
     def _candidates(self, vectors: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Join the batch with the queue: (q, d) and (q,)."""
+        """Concatenate the batch and the queue: (q, d) and (q,)."""
         if self.queue is None or self.queue_labels is None:
             return vectors, labels
         if self.queue.shape[1] != vectors.shape[1]:
             raise InputError(
                 f"embeddings has {vectors.shape[1]} dimensions, those of earlier calls had {self.queue.shape[1]}: "
-                "the queue needs the same number; make a new loss for another model"
+                "the queue needs the same number; create a new loss for another model"
             )
         return torch.cat([vectors, self.queue.to(vectors)]), torch.cat([labels, self.queue_labels.to(labels)])
 
     def _enqueue(self, vectors: Tensor, labels: Tensor) -> None:
-        finite = vectors.isfinite().all(dim=1)  # one bad batch must not stay with the good ones
+        finite = vectors.isfinite().all(dim=1)  # a bad batch must not spoil later ones
         known, known_labels = self._candidates(vectors[finite], labels[finite])
         self.queue = known[: self.queue_size].clone()
         self.queue_labels = known_labels[: self.queue_size].clone()
@@ -146,11 +146,11 @@ class ThresholdPenaltyLoss(MetricLoss):
         return {"queue": self.queue, "queue_labels": self.queue_labels}
 
     def set_extra_state(self, state: dict[str, Tensor | None]) -> None:
-        """Take up a saved queue."""
+        """Restore a saved queue."""
         self.queue, self.queue_labels = state["queue"], state["queue_labels"]
 
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
-        """List the base loss's."""
+        """List the parameters of the base loss."""
         return self.base.parameter_groups(learning_rate)
 
 

@@ -31,9 +31,9 @@ class TripletLoss(PairLoss):
     Parameters
     ----------
     margin: of squared distances.
-    reduction: "violating" takes the mean over the triplets with a term above 0, as is usual since most have none;
-        "all" over all triplets.
-    check_finite: raise, with the rows, where embeddings hold NaN or infinity.
+    reduction: "violating" takes the mean over the triplets with a term above 0, as is usual, because most terms are 0;
+        "all" takes it over all triplets.
+    check_finite: raise an error that names the rows where embeddings hold NaN or infinity.
 
     >>> round(float(TripletLoss()(torch.eye(3), torch.tensor([0, 0, 1]))), 4)
     0.2
@@ -47,11 +47,11 @@ class TripletLoss(PairLoss):
         self.reduction = checks.one_of(reduction, "reduction", ("all", "violating"))
 
     def shares_points(self, batch: Batch) -> bool:
-        """Listed triplets are no matter of pairs."""
+        """A list of triplets cannot be shared with losses of pairs."""
         return batch.chosen is None or len(batch.chosen) == 4
 
     def compute(self, batch: Batch) -> tuple[Tensor, Records]:
-        """Take all triplets, or those that a miner listed, each as often as it did."""
+        """Use all triplets, or those that a miner listed, as often as it listed them."""
         if self.shares_points(batch) or batch.chosen is None:
             return super().compute(batch)
         columns = batch.vectors if batch.reference_vectors is None else batch.reference_vectors
@@ -67,13 +67,13 @@ class TripletLoss(PairLoss):
 
     def visit(self, tile: Tile, state: _State) -> None:
         """Sum the triplets' terms, one positive of every anchor at a time."""
-        for positives in tile.pad(tile.positives, INFINITY).T:  # (b,); where there is none no term is above 0
+        for positives in tile.pad(tile.positives, INFINITY).T:  # (b,); where there is none, no term is above 0
             terms = self._terms(tile, positives).relu_()
             state.total += float(terms.sum())
             state.violations += float(_violating_(terms).sum())
 
     def finish(self, pairs: Pairs, state: _State) -> Tensor:
-        """Take the mean."""
+        """Return the mean."""
         return torch.tensor(state.total / max(self._divisor(state), 1), dtype=torch.float64)
 
     def add_gradient(self, tile: Tile, state: _State, scale: float, gradient: Gradient) -> None:

@@ -1,7 +1,7 @@
 """pytorch-metric-learning's wrappers for the losses of this package.
 
 `CrossBatchMemory` and `SelfSupervisedLoss` of that library accept losses by a fixed list of class names. These
-subclasses ask the loss itself, and accept what the library's own accept. Its other wrappers need no subclass.
+subclasses ask the loss itself, and also accept what the library accepts. Its other wrappers need no subclass.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _AcceptsMetricLosses:
 
     @classmethod
     def check_loss_support(cls, loss_name: str) -> None:
-        """Accept any name: the library passes the name alone, and the loss itself is checked before."""
+        """Accept any name: the library passes only the name, and the loss itself was checked before."""
 
 
 class CrossBatchMemory(_AcceptsMetricLosses, library.CrossBatchMemory):  # type: ignore[misc]
