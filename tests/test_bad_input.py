@@ -131,7 +131,7 @@ OBJECTS = {
     "labels that are nothing": (VECTORS, None, "labels has shape ()"),
     "labels of mixed kinds": (VECTORS, ["1", 1] * 32, "labels mixes int and str"),
     "missing labels": (VECTORS, pandas.Series([None, *["a", "b", "c"] * 21]), "give every row a label"),
-    "bfloat16 labels": (VECTORS, torch.from_numpy(LABELS).bfloat16(), "give integers"),
+    "bfloat16 labels": (VECTORS, torch.from_numpy(LABELS).bfloat16(), "use integers"),
 }
 
 
@@ -372,7 +372,7 @@ def test_labels_files_that_cannot_be_used_are_refused(file, tmp_path, refusal):
     labels = tmp_path / "labels.txt"
     for content, expected in {
         "": "is empty",
-        "1\n\n2\n": "nothing on line 2",
+        "1\n\n2\n": "empty line 2",
         "1\n2\n": "labels has 2 entries",
     }.items():
         labels.write_text(content)

@@ -193,7 +193,7 @@ def test_npy_needs_labels_and_says_how_to_give_them(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("l.csv", b"1\n", "one label a line"),
+        ("l.csv", b"1\n", "one label per line"),
         ("l", b"1\n", "no suffix"),
         ("l.txt", b"", "0 bytes"),
         ("l.txt", b"a\n\nb\nc\nd\ne\n", "line 2"),
@@ -424,7 +424,7 @@ BOMBS = {
         "one dimension",
     ),
     "more bytes than the header says": (write_wrong_header, "it is damaged"),
-    "no array": (write_no_array, "something that is no array"),
+    "no array": (write_no_array, "it is not an array"),
 }
 
 
@@ -470,7 +470,7 @@ def test_what_unpacks_to_more_than_the_memory_is_refused_and_else_read(tmp_path,
     monkeypatch.setattr("isomargin.core.memory.available_memory", lambda: 2 * vectors.nbytes)
     np.testing.assert_array_equal(np.asarray(EmbeddingSet.load(path).vectors), vectors)
     monkeypatch.setattr("isomargin.core.memory.available_memory", lambda: vectors.nbytes - 1)
-    assert "GB of memory are available: save the embeddings as .npy" in message(path)
+    assert "GB of memory is available: save the embeddings as .npy" in message(path)
 
 
 # --- parquet ----------------------------------------------------------------------------------------------------------
@@ -546,7 +546,7 @@ def test_pickles_in_npz_are_refused_and_not_run(tmp_path, bomb):
     np.savez(path, embeddings=VECTORS, labels=objects)
     text = message(path)
     assert "run code" in text
-    assert "save labels as a plain string array: labels.astype(str)" in text
+    assert "save labels.astype(str)" in text
     np.savez(path, embeddings=objects, labels=INTEGERS)
     assert "numpy.stack" in message(path)
     with zipfile.ZipFile(path, "w") as archive:

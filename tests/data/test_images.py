@@ -240,7 +240,7 @@ def test_a_folder_that_may_not_be_read_is_told(tmp_path):
     path = picture(tmp_path / "a" / "1.png")
     path.parent.chmod(0)
     try:
-        with pytest.raises(InputError, match="may not be read"):
+        with pytest.raises(InputError, match="cannot be read by this user"):
             check_listed([str(path)], "list")
     finally:
         path.parent.chmod(0o755)

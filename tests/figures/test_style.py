@@ -68,7 +68,7 @@ def test_the_suffix_says_the_format_and_the_same_figure_is_the_same_file(tmp_pat
 def test_what_cannot_be_written_is_told_in_a_sentence_and_leaves_nothing(tmp_path):
     with pytest.raises(InputError, match=r"figure.gif should end in .svg, .pdf or .png"):
         style.save(small(), tmp_path / "figure.gif")
-    with pytest.raises(InputError, match="does not exist: make it first"):
+    with pytest.raises(InputError, match="does not exist: create it first"):
         style.save(small(), tmp_path / "no" / "figure.png")
     assert list(tmp_path.iterdir()) == []
 

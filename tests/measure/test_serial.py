@@ -32,7 +32,7 @@ def test_an_array_of_another_length_than_its_shape_is_refused(length, what):
         unpack_array(packed)
 
 
-@pytest.mark.parametrize(("shape", "what"), [([10**6], "of memory are available"), ([10**6, 10**9], "too short")])
+@pytest.mark.parametrize(("shape", "what"), [([10**6], "of memory is available"), ([10**6, 10**9], "too short")])
 def test_an_array_larger_than_its_bytes_or_the_memory_can_be_is_refused_before_it_is_unpacked(monkeypatch, shape, what):
     packed = {"dtype": "float64", "shape": shape, "zlib": base64.b64encode(zlib.compress(bytes(8 * 10**6), 9)).decode()}
     assert unpack_array({**packed, "shape": [10**6]}).shape == (10**6,)

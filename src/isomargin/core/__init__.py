@@ -1,1 +1,1 @@
-"""What every layer shares: errors, checks of values, labels, vectors, text, progress and files."""
+"""Shared by every layer: errors, checks of values, labels, vectors, text, progress and files."""

@@ -1,4 +1,4 @@
-"""Checks of settings: each returns the value or says in a sentence what was expected and what came."""
+"""Checks of settings: each returns the value, or raises a sentence that says what was expected and what came."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def above_zero(value: Any, name: str) -> float:
 
 
 def temperature(value: Any, name: str) -> float:
-    """Return a number from 1e-4 to 100: beyond, float32 could not tell similarities apart."""
+    """Return a number from 1e-4 to 100. Outside that range float32 cannot tell similarities apart."""
     if not 1e-4 <= number(value, name) <= 100:
         raise InputError(f"{name} is {value}: a number from 0.0001 to 100 is needed")
     return float(value)
@@ -48,7 +48,7 @@ def cosine(value: Any, name: str) -> float:
 
 
 def whole(value: Any, name: str, least: int = 1, most: int | None = None) -> int:
-    """Return a whole number of at least `least`, and at most `most` where that is given."""
+    """Return a whole number of at least `least` and, if given, at most `most`."""
     usable = isinstance(value, Integral) and not isinstance(value, bool)
     if not usable or int(value) < least or (most is not None and int(value) > most):
         bounds = f"of at least {least}" if most is None else f"from {least:,} to {most:,}"
@@ -78,25 +78,25 @@ def truth(value: Any, name: str) -> bool:
 
 
 def margins(positive_margin: Any, negative_margin: Any) -> tuple[float, float]:
-    """Return two cosine margins, the positive one not below the negative one."""
+    """Return two cosine margins, of which the positive one is not below the negative one."""
     positive, negative = cosine(positive_margin, "positive_margin"), cosine(negative_margin, "negative_margin")
     if positive < negative:
         raise InputError(
-            f"positive_margin is {positive} and negative_margin {negative}: friends should be more similar than "
-            "strangers, so the positive margin cannot be below the negative one"
+            f"positive_margin is {positive} and negative_margin {negative}: positive pairs should be more similar "
+            "than negative pairs, so the positive margin cannot be below the negative one"
         )
     return positive, negative
 
 
 def distance(value: Any, name: str) -> float:
-    """Return a distance of unit vectors, from 0 to 2."""
+    """Return a distance between unit vectors, from 0 to 2."""
     if not 0 <= number(value, name) <= 2:
-        raise InputError(f"{name} is {value}: a distance of unit vectors from 0 to 2 is needed")
+        raise InputError(f"{name} is {value}: a distance between unit vectors from 0 to 2 is needed")
     return float(value)
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """Suggest what may have been meant, else list what there is.
+    """Suggest the name that was probably meant, or list the known names.
 
     >>> nearest("smoth", ["smooth", "tcm"]), nearest("x", ["smooth", "tcm"])
     ("did you mean 'smooth'?", 'known are smooth, tcm')

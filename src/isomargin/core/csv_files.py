@@ -1,7 +1,7 @@
-"""Tables as CSV files that spreadsheets and pandas read alike, whatever the names in them.
+"""Write tables as CSV files that are safe to open in a spreadsheet, whatever names they contain.
 
-Text is always in double quotes, numbers never are. Text that a spreadsheet would run as a formula gets an apostrophe in
-front, as OWASP advises.
+Text is always quoted, numbers never. Text that a spreadsheet would run as a formula gets a leading apostrophe, as OWASP
+recommends.
 """
 
 import os
@@ -13,13 +13,13 @@ from isomargin.core.files import atomic_write
 if TYPE_CHECKING:
     import pandas
 
-# Apostrophes in front count too, so that no two names become the same text.
+# Leading apostrophes are escaped too, so that two names never become the same text.
 FORMULA = re.compile(r"'*([\s\0]*[=+\-@＝＋－＠]|[\t\r\n\0])")
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
 
 
 def write_csv(table: "pandas.DataFrame", path: str | os.PathLike[str]) -> None:
-    """Write a table without its index atomically, in UTF-8. NaN becomes an empty field."""
+    """Write a table atomically in UTF-8, without its index. NaN becomes an empty field."""
     rows = [list(table.columns), *table.itertuples(index=False, name=None)]
     with (
         atomic_write(path) as temporary,
@@ -29,7 +29,7 @@ def write_csv(table: "pandas.DataFrame", path: str | os.PathLike[str]) -> None:
 
 
 def csv_field(value: Any) -> str:
-    r"""Write one value as a field.
+    r"""Convert a value to a CSV field.
 
     >>> [csv_field(value) for value in ("cat", "=1+1", "-5", "a\rb", 0.5, float("nan"))]
     ['"cat"', '"\'=1+1"', '"-5"', '"a\rb"', '0.5', '']

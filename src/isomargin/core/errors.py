@@ -1,14 +1,14 @@
-"""The one exception for input that cannot be used: a sentence on what was expected, what came, how to mend it."""
+"""The exception for unusable input. Its text is one sentence: what was expected, what came and how to fix it."""
 
 from collections.abc import Sequence
 
-_LONGEST = 2000  # characters of a sentence; a value that is shown in it may be of any size
+_LONGEST = 2000  # characters of a sentence; a value in it may have any size
 
 
 class InputError(ValueError):
-    """Input that cannot be used; its text is one sentence for the person who gave it.
+    """Unusable input; the text is one sentence for the user.
 
-    `details` are lines to print below it, where a list belongs to the sentence.
+    `details` are lines to print below the sentence, such as the entries of a list.
 
     >>> raise InputError("labels has 100 entries, embeddings has 120 rows: one label per row is needed")
     Traceback (most recent call last):
@@ -16,13 +16,13 @@ class InputError(ValueError):
     """
 
     def __init__(self, sentence: str, details: Sequence[str] = ()) -> None:
-        if len(sentence) > _LONGEST:  # its beginning says what is wrong, its end how to fix it
+        if len(sentence) > _LONGEST:  # the beginning says what is wrong, the end how to fix it
             sentence = f"{sentence[: _LONGEST // 2]} … {sentence[-_LONGEST // 2 :]}"
         super().__init__(sentence)
         self.details = tuple(details)
 
 
-InputError.__module__ = "isomargin"  # its public home, which tracebacks show
+InputError.__module__ = "isomargin"  # tracebacks show the public name
 
 
 class DivergedError(InputError):

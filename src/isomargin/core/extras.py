@@ -1,4 +1,4 @@
-"""Packages that only some parts need: which extra brings them, and one sentence where one is missing."""
+"""Optional packages: which extra installs them, and a one-sentence error if one is missing."""
 
 import importlib
 from types import ModuleType
@@ -23,7 +23,7 @@ MissingPackageError.__module__ = "isomargin"
 
 
 def missing_package(error: ModuleNotFoundError) -> MissingPackageError | None:
-    """Say which extra to install for a failed import; None where no extra would bring the module.
+    """Return an error that names the extra to install for a failed import, or None if no extra has the module.
 
     >>> str(missing_package(ModuleNotFoundError("No module named 'torch'", name="torch")))
     "torch is not installed: pip install 'isomargin[train]'"
@@ -36,7 +36,7 @@ def missing_package(error: ModuleNotFoundError) -> MissingPackageError | None:
 
 
 def import_or_explain(module: str) -> ModuleType:
-    """Import a module; where an optional package that it needs is missing, say in one sentence what to install.
+    """Import a module. If an optional package that it needs is missing, raise an error that says what to install.
 
     >>> import_or_explain("isomargin.theory").__name__
     'isomargin.theory'

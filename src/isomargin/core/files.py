@@ -1,6 +1,6 @@
-"""Files on disk: check one before reading, tell a failed read in one sentence, write one atomically; lock a folder.
+"""Files on disk: check a file before reading, explain a failed read in one sentence, write atomically, lock a folder.
 
-Knows nothing of what the files hold; the formats of embeddings are in `formats.py`.
+This module does not know what files contain; the formats of embeddings are in `io/formats.py`.
 """
 
 import os
@@ -17,10 +17,10 @@ NOT_A_FILE = "a pipe, a socket or a device"
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary path beside `path`; on leaving the block without an error it takes the place of `path`.
+    """Yield a temporary path in the same folder, which replaces `path` when the block ends without an error.
 
-    After an error, or a crash of the process, `path` is what it was before. The temporary path has the suffix of
-    `path`, for writers that look at it. A symbolic link is followed, and the permissions of a replaced file are kept.
+    After an error, or if the process dies, `path` is unchanged. The temporary path has the suffix of `path`, because
+    some writers choose the format by it. Symbolic links are followed, and a replaced file keeps its permissions.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -36,7 +36,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextmanager
 def atomic_writes(*paths: str | os.PathLike[str]) -> Iterator[tuple[Path, ...]]:
-    """Do as `atomic_write` does with several files that belong together: after an error none of them is changed."""
+    """Write several files that belong together, like `atomic_write`: after an error none of them has changed."""
     targets = [check_target(path) for path in paths]
     temporaries = tuple(hidden_beside(target) for target in targets)
     try:
@@ -45,7 +45,7 @@ def atomic_writes(*paths: str | os.PathLike[str]) -> Iterator[tuple[Path, ...]]:
         modes = [(old if old.exists() else new).stat().st_mode for old, new in zip(targets, temporaries, strict=True)]
         yield temporaries
         for temporary, mode in zip(temporaries, modes, strict=True):
-            # Some writers make a file that only its owner may read, whatever the umask says.
+            # Some writers create files that only the owner can read, whatever the umask is.
             temporary.chmod(mode & 0o7777)
             with temporary.open("r+b") as written:
                 os.fsync(written.fileno())
@@ -56,24 +56,24 @@ def atomic_writes(*paths: str | os.PathLike[str]) -> Iterator[tuple[Path, ...]]:
 
 
 def check_target(path: str | os.PathLike[str]) -> Path:
-    """Give the file that a path to write leads to; raise `InputError` where none can be."""
+    """Return the file to write, with links resolved; raise `InputError` if it cannot be a file."""
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise InputError(f"{path} is a folder: give the name of a file to write")
     if target.exists() and not target.is_file():
         raise InputError(f"{path} is {NOT_A_FILE}, which a file cannot replace: give the name of a file to write")
     if not target.parent.is_dir():
-        raise InputError(f"{path} cannot be written because the folder {target.parent} does not exist: make it first")
+        raise InputError(f"{path} cannot be written because the folder {target.parent} does not exist: create it first")
     return target
 
 
 def hidden_beside(target: Path) -> Path:
-    """Give a name for a file that is not there yet, in the same folder and with the same suffix."""
+    """Return an unused hidden name in the same folder, with the same suffix."""
     return target.with_name(f".tmp-{secrets.token_hex(8)}{target.suffix}")
 
 
 def replace_all(temporaries: Sequence[Path], targets: Sequence[Path]) -> None:
-    """Move each file to its target. Where one cannot be moved, put back what was there before."""
+    """Move each file to its target. If one of them cannot be moved, restore the previous files."""
     copies: list[Path] = []
     replaced: list[tuple[Path, Path | None]] = []
     try:
@@ -96,7 +96,7 @@ def replace_all(temporaries: Sequence[Path], targets: Sequence[Path]) -> None:
 
 
 def keep_copy(file: Path) -> Path:
-    """Keep a file's content under another name, by a link where the disk has such."""
+    """Keep a file's content under another name: as a hard link, or as a copy if the file system has no links."""
     copy = hidden_beside(file)
     try:
         os.link(file, copy)
@@ -106,7 +106,7 @@ def keep_copy(file: Path) -> Path:
 
 
 def check_file(path: Path) -> None:
-    """Raise `InputError` unless `path` is a regular file with something in it: reading a pipe could wait forever.
+    """Raise `InputError` unless `path` is a regular file that is not empty. Reading a pipe could block forever.
 
     >>> check_file(Path("no/such/file.npz"))
     Traceback (most recent call last):
@@ -125,7 +125,7 @@ def check_file(path: Path) -> None:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn any error of a reader in the block into an `InputError` that names `path` and the reason in a few words.
+    """Turn any error that a reader raises in the block into an `InputError` with the path and a short reason.
 
     >>> with reading(Path("half.npz")):
     ...     raise EOFError("no more bytes")
@@ -137,12 +137,12 @@ def reading(path: Path) -> Iterator[None]:
     except InputError:
         raise
     except PermissionError as error:
-        raise InputError(f"{path} may not be read by this user: change its permissions") from error
+        raise InputError(f"{path} cannot be read by this user: change its permissions") from error
     except Exception as error:
         words = " ".join(str(error).split())
         reason = f"{type(error).__name__}: {words[:120]}" if words else type(error).__name__
         raise InputError(
-            f"{path} could not be read ({reason}): it may be damaged, cut short or of another format, write it again"
+            f"{path} could not be read ({reason}): it may be damaged, truncated or of another format; write it again"
         ) from error
 
 
@@ -155,16 +155,16 @@ def _close_lock_files() -> None:
     _lock_files.clear()
 
 
-if hasattr(os, "register_at_fork"):  # a forked process would keep the lock after the one that took it is gone
+if hasattr(os, "register_at_fork"):  # a forked process would keep the lock after its owner has ended
     os.register_at_fork(after_in_child=_close_lock_files)
 
 
 @contextmanager
 def locked(folder: Path, wait: bool) -> Iterator[bool]:
-    """Create a folder and lock it against other calls of this function; give whether the lock was free, or wait for it.
+    """Create a folder and lock it against other calls of this function; yield whether the lock was free.
 
-    The lock ends with the block, or with the process that holds it, however that ends; no file is left behind. Where
-    the system has no such locks, as Windows and some network file systems, nothing is locked.
+    With `wait`, wait until it is. The lock ends with the block, or with the process that holds it, however it ends; no
+    file is left behind. On systems without such locks (Windows, some network file systems) nothing is locked.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as name, locked(Path(name), False) as first, locked(Path(name), False) as second:
@@ -186,9 +186,9 @@ def locked(folder: Path, wait: bool) -> Iterator[bool]:
         except BlockingIOError:
             free = False
         except OSError:
-            pass  # NFS locks no folder (EBADF), others nothing at all (ENOSYS, ENOLCK)
+            pass  # NFS does not lock folders (EBADF), other systems lock nothing (ENOSYS, ENOLCK)
         yield free
     finally:
-        if descriptor in _lock_files:  # not in a forked process, where it is closed
+        if descriptor in _lock_files:  # in a forked process it is closed already
             _lock_files.discard(descriptor)
             os.close(descriptor)

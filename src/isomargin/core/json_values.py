@@ -1,6 +1,6 @@
-"""Frozen dataclasses of arrays to JSON values and back, without loss.
+"""Convert arrays to JSON values and back, without loss.
 
-Short arrays stay readable lists; long ones become compressed bytes in base64. NaN is written as null.
+Short arrays become readable lists, long ones compressed bytes in base64. NaN becomes null.
 """
 
 import base64
@@ -18,11 +18,11 @@ from isomargin.core.memory import check_memory
 
 READABLE = 64  # entries up to which an array is written as a list
 KINDS = ("int64", "uint32", "float32", "float64")
-LARGEST_RATIO = 1040  # zlib packs no more bytes into one
+LARGEST_RATIO = 1040  # zlib compresses no more bytes than this into one
 
 
 def pack_array(array: NDArray[Any]) -> dict[str, Any]:
-    """Write an array as its type, its shape and its values.
+    """Convert an array to JSON values: its type, its shape and its numbers.
 
     >>> pack_array(np.array([0.5, np.nan]))
     {'dtype': 'float64', 'shape': [2], 'values': [0.5, None]}
@@ -31,25 +31,26 @@ def pack_array(array: NDArray[Any]) -> dict[str, Any]:
     packed: dict[str, Any] = {"dtype": kind, "shape": list(array.shape)}
     if array.size <= READABLE:
         flat = array.ravel().tolist()
-        packed["values"] = [null_for_nan(each) for each in flat]
+        packed["values"] = [null_for_nan(value) for value in flat]
     else:
-        # Bytes of equal significance together: counts and sorted distances then compress to a fraction.
+        # Counts and sorted distances compress far better with bytes of equal significance side by side.
         planes = np.ascontiguousarray(array).view(np.uint8).reshape(-1, array.itemsize).T
         packed["zlib"] = base64.b64encode(zlib.compress(planes.tobytes(), 1)).decode("ascii")
     return packed
 
 
 def unpack_array(packed: dict[str, Any]) -> NDArray[Any]:
-    """Read an array back.
+    """Convert JSON values back to an array.
 
     >>> unpack_array(pack_array(np.arange(100))).sum()
     np.int64(4950)
     """
     if packed["dtype"] not in KINDS:
-        raise InputError(f"an array of type {packed['dtype']!r} cannot be in an evaluation: the file is damaged")
+        raise InputError(f"an array has type {packed['dtype']!r}, which no evaluation has: the file is damaged")
     kind = np.dtype(packed["dtype"])
     if "values" in packed:
-        return np.array([np.nan if each is None else each for each in packed["values"]], kind).reshape(packed["shape"])
+        values = [np.nan if value is None else value for value in packed["values"]]
+        return np.array(values, kind).reshape(packed["shape"])
     data, size = base64.b64decode(packed["zlib"]), math.prod(packed["shape"])
     if size * kind.itemsize > LARGEST_RATIO * len(data):
         raise InputError("an array of this evaluation is too short: the file is damaged")
@@ -58,10 +59,10 @@ def unpack_array(packed: dict[str, Any]) -> NDArray[Any]:
 
 
 def join_planes(data: bytes, kind: np.dtype[Any], size: int) -> NDArray[Any]:
-    """Put numbers together from their bytes of equal significance, the lowest first.
+    """Assemble numbers from planes, each of which has one byte of every number, the lowest byte first.
 
-    A plane at a time, and those that are all zero, as the higher bytes of counts are, are passed over: reading the
-    counts of many classes takes a third of the time of turning all bytes round.
+    Planes that are all zero, such as the higher bytes of counts, are skipped. That takes a third of the time of
+    transposing all bytes.
     """
     reader = zlib.decompressobj()
     unsigned = np.dtype(f"u{kind.itemsize}")
@@ -81,7 +82,7 @@ def join_planes(data: bytes, kind: np.dtype[Any], size: int) -> NDArray[Any]:
 
 
 def null_for_nan(value: Any) -> Any:
-    """JSON has no NaN.
+    """Replace NaN, which JSON does not have, by None.
 
     >>> null_for_nan(float("nan")), null_for_nan(1.5)
     (None, 1.5)
@@ -90,7 +91,7 @@ def null_for_nan(value: Any) -> Any:
 
 
 def nan_for_null(value: float | None) -> float:
-    """The way back.
+    """Replace None by NaN.
 
     >>> nan_for_null(None)
     nan
@@ -99,7 +100,7 @@ def nan_for_null(value: float | None) -> float:
 
 
 def digest(values: dict[str, Any]) -> str:
-    """SHA-256 of JSON values, whatever the order of their names and the layout of the file.
+    """Compute the SHA-256 of JSON values. The order of names and the file's white space do not matter.
 
     >>> digest({"b": 1, "a": [0.5]}) == digest({"a": [0.5], "b": 1})
     True

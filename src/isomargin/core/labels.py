@@ -1,7 +1,7 @@
-"""Class labels, from what people have (lists, arrays, tensors, tables' columns) to one plain array.
+"""Class labels: convert lists, arrays, tensors and columns of tables to one plain array.
 
-What comes out is integers or text, so that it can be saved without pickling and two labels are equal exactly when
-they name the same class. What would merge or split classes silently is refused. Reading files is in `formats.py`.
+The result holds integers or text, so that it can be saved without pickling, and two labels are equal exactly if they
+name the same class. Anything that would silently merge or split classes is refused. Reading files is in `io`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import numpy.typing as npt
 
 from isomargin.core.errors import InputError
 
-AS_TEXT = "make them plain text with labels.astype(str)"
+AS_TEXT = "convert them to text with labels.astype(str)"
+NO_LABEL = "give every row a label or remove the row"
 
 
 def is_tensor(value: object) -> bool:
-    """Say whether `value` is a torch tensor, without importing torch.
+    """Return whether `value` is a torch tensor, without importing torch.
 
     >>> is_tensor(np.zeros(3))
     False
@@ -28,7 +29,7 @@ def is_tensor(value: object) -> bool:
 
 
 def integer_array(values: list[int]) -> npt.NDArray[Any] | None:
-    """Put Python integers into an int64 array (n,), else a uint64 array (n,), or None where neither can hold them.
+    """Convert Python integers to an int64 array (n,), or to uint64 if needed; None if neither can hold them.
 
     >>> integer_array([3, -1])
     array([ 3, -1])
@@ -46,11 +47,11 @@ def integer_array(values: list[int]) -> npt.NDArray[Any] | None:
 
 
 def as_labels(labels: Any) -> npt.NDArray[Any]:
-    """Turn a list, array, tensor or column of n labels into an array (n,) of integers or of text.
+    """Convert a list, array, tensor or column of n labels to an array (n,) of integers or text.
 
-    Integers keep their dtype. Truth values become 0 and 1; floats become int64 where each is a whole number that its
-    dtype holds exactly; bytes are read as UTF-8. All else is refused: missing labels, fractions, mixed types, and text
-    that ends with a NUL character, which numpy would drop.
+    Integers keep their dtype. Booleans become 0 and 1, floats become int64 if all of them are whole numbers that their
+    dtype holds exactly, and bytes are decoded as UTF-8. Everything else is refused: missing labels, fractions, mixed
+    types, and text that ends with a NUL character, which numpy would drop.
 
     >>> as_labels(["cat", "dog"])
     array(['cat', 'dog'], dtype='<U3')
@@ -58,7 +59,7 @@ def as_labels(labels: Any) -> npt.NDArray[Any]:
     array([1, 0])
     >>> as_labels([1, "1"])
     Traceback (most recent call last):
-    isomargin.InputError: labels mixes int and str, so that 1 and '1' may be one class or two: ...
+    isomargin.InputError: labels mixes int and str, so 1 and '1' may be one class or two: ...
     """
     array = _as_array(labels)
     check_dimensions(array)
@@ -81,7 +82,7 @@ def as_labels(labels: Any) -> npt.NDArray[Any]:
 def check_dimensions(labels: npt.NDArray[Any]) -> None:
     """Raise `InputError` unless labels have one dimension."""
     if labels.ndim != 1:
-        raise InputError(f"labels has shape {labels.shape}: one dimension is needed, with one label a row")
+        raise InputError(f"labels has shape {labels.shape}: one dimension is needed, with one label per row")
 
 
 def _as_array(labels: Any) -> npt.NDArray[Any]:
@@ -90,13 +91,13 @@ def _as_array(labels: Any) -> npt.NDArray[Any]:
             tensor: npt.NDArray[Any] = labels.detach().cpu().numpy()
         except TypeError as error:
             raise InputError(
-                f"labels is a tensor of {labels.dtype}, which rounds class numbers: give integers"
+                f"labels is a tensor of {labels.dtype}, which rounds class numbers: use integers"
             ) from error
         return tensor
-    # A list goes through objects, lest numpy turn [1, "a"] into text and large integers into floats.
+    # As objects, because numpy would convert [1, "a"] to text and large integers to floats.
     array = np.asarray(labels, dtype=object) if isinstance(labels, list | tuple) else np.asarray(labels)
     if isinstance(labels, np.ma.MaskedArray) and np.ma.getmaskarray(labels).any():
-        raise InputError("labels is a masked array with masked entries: give every row a label or leave the row out")
+        raise InputError(f"labels is a masked array with masked entries: {NO_LABEL}")
     return array
 
 
@@ -112,18 +113,18 @@ def _from_objects(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if all(issubclass(kind, int | np.integer | np.bool_) for kind in kinds):
         integers = integer_array([int(value) for value in values])
         if integers is None:
-            raise InputError("labels holds integers that fit neither int64 nor uint64: make them text with str(label)")
+            raise InputError("labels has integers that fit neither int64 nor uint64: convert them with str(label)")
         return integers
     for row, value in enumerate(values):
         if value is None or value != value or type(value).__name__ == "NAType":
-            raise InputError(f"labels[{row}] is {value}: give every row a label or leave the row out")
+            raise InputError(f"labels[{row}] is {value}: {NO_LABEL}")
     if all(issubclass(kind, int | float | np.number) and not issubclass(kind, np.complexfloating) for kind in kinds):
         return np.array(values, dtype=np.float64)
     if len(kinds) == 1:
-        raise InputError(f"labels holds objects of type {next(iter(kinds.values()))}: integers or text are needed")
+        raise InputError(f"labels has objects of type {next(iter(kinds.values()))}: integers or text are needed")
     raise InputError(
-        f"labels mixes {' and '.join(sorted(kinds.values()))}, so that 1 and '1' may be one class or two: "
-        "make them all text with [str(label) for label in labels]"
+        f"labels mixes {' and '.join(sorted(kinds.values()))}, so 1 and '1' may be one class or two: "
+        "convert all of them to text with [str(label) for label in labels]"
     )
 
 
@@ -131,8 +132,8 @@ def _refuse_trailing_nul(values: list[Any], nul: str | bytes) -> None:
     for row, value in enumerate(values):
         if value.endswith(nul):
             raise InputError(
-                f"labels[{row}] is {value[-40:]!a}, which ends with a NUL character: numpy drops it, which would merge "
-                "classes, so remove it or write it differently"
+                f"labels[{row}] is {value[-40:]!a}, which ends with a NUL character: numpy would drop it and could "
+                "merge classes, so remove it or replace it"
             )
 
 
@@ -140,7 +141,7 @@ def _from_bytes(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     try:
         return np.char.decode(array, "utf-8")
     except UnicodeDecodeError as error:
-        raise InputError("labels holds bytes that are not UTF-8 text: decode them before") from error
+        raise InputError("labels has bytes that are not UTF-8 text: decode them first") from error
 
 
 def _refuse_half_characters(array: npt.NDArray[Any]) -> None:
@@ -149,13 +150,13 @@ def _refuse_half_characters(array: npt.NDArray[Any]) -> None:
     if halves.any():
         row = int(np.argmax(halves))
         raise InputError(
-            f"labels[{row}] is {str(array[row])!a}, which no file can hold as text: file names that are not UTF-8 "
-            "come out so, write them with os.fsencode(label).hex()"
+            f"labels[{row}] is {str(array[row])!a}, which cannot be saved as text: it may be a file name that is not "
+            "UTF-8, so use os.fsencode(label).hex()"
         )
 
 
 def _from_floats(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    # From here on neighbouring whole numbers round to the same float: two classes may have become one.
+    # From this limit on, neighbouring whole numbers round to the same float, so two classes may have become one.
     limit = 2.0 ** min(np.finfo(array.dtype).nmant + 1, 62)
     with np.errstate(invalid="ignore"):
         unusable = ~((array == np.floor(array)) & (np.abs(array) < limit))
@@ -163,7 +164,7 @@ def _from_floats(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return array.astype(np.int64)
     row = int(np.argmax(unusable))
     if np.isnan(array[row]):
-        raise InputError(f"labels[{row}] is nan: give every row a label or leave the row out")
+        raise InputError(f"labels[{row}] is nan: {NO_LABEL}")
     raise InputError(
         f"labels[{row}] is {array[row]} ({array.dtype}): labels name classes, so whole numbers below {limit:.0f} "
         f"or text are needed, {AS_TEXT}"

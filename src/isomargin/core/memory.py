@@ -1,15 +1,15 @@
-"""How much memory there is, asked before a compressed file is unpacked: a few kilobytes can unpack to terabytes."""
+"""Check the available memory before a compressed file is unpacked: a few kilobytes can unpack to terabytes."""
 
 from pathlib import Path
 
 from isomargin.core.errors import InputError
 
 MEMORY = Path("/proc/meminfo")
-LIMIT = Path("/sys/fs/cgroup/memory.max")  # of a container
+LIMIT = Path("/sys/fs/cgroup/memory.max")  # set by containers
 
 
 def available_memory() -> int | None:
-    """Give the bytes that can still be taken without ending another process, or None where the system does not say.
+    """Return the available memory in bytes, with free swap, or None if the system does not tell.
 
     >>> found = available_memory()
     >>> found is None or found > 0
@@ -18,23 +18,23 @@ def available_memory() -> int | None:
     try:
         lines = dict(line.split(":", 1) for line in MEMORY.read_text().splitlines())
         free = sum(1024 * int(lines[name].split()[0]) for name in ("MemAvailable", "SwapFree"))
-    except (OSError, KeyError, ValueError):  # no Linux
+    except (OSError, KeyError, ValueError):  # not Linux
         return None
     try:
         return min(free, int(LIMIT.read_text()))
-    except (OSError, ValueError):  # no container, or one without a limit
+    except (OSError, ValueError):  # not a container, or one without a limit
         return free
 
 
 def check_memory(size: int, what: str, remedy: str) -> None:
-    """Raise `InputError` where `what` takes more bytes than there are.
+    """Raise `InputError` if `size` bytes are not available; `what` unpacks to them, `remedy` says what to do.
 
     >>> check_memory(10**18, "birds.npz", "save it as .npy, which is read in parts")
     Traceback (most recent call last):
-    isomargin.InputError: birds.npz unpacks to 1,000,000,000.0 GB, and ... GB of memory are available: save it as ...
+    isomargin.InputError: birds.npz unpacks to 1,000,000,000.0 GB, and ... GB of memory is available: save it as ...
     """
     available = available_memory()
     if available is not None and size > available:
         raise InputError(
-            f"{what} unpacks to {size / 1e9:,.1f} GB, and {available / 1e9:,.1f} GB of memory are available: {remedy}"
+            f"{what} unpacks to {size / 1e9:,.1f} GB, and {available / 1e9:,.1f} GB of memory is available: {remedy}"
         )

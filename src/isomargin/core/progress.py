@@ -1,4 +1,4 @@
-"""A progress bar for people: on a terminal, after two seconds, and not otherwise."""
+"""A progress bar that appears on a terminal after two seconds."""
 
 import sys
 import time
@@ -10,7 +10,7 @@ DELAY = 2.0
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Callable[[float], None] | None]:
-    """Give a function that takes the share done, or None where standard error is no terminal.
+    """Yield a function that takes the share that is done, or None if standard error is not a terminal.
 
     >>> with progress_bar("counting") as report:
     ...     report is None or callable(report)
@@ -29,11 +29,11 @@ def progress_bar(title: str) -> Iterator[Callable[[float], None] | None]:
 
     def report(share: float) -> None:
         if time.monotonic() - begin > DELAY:
-            bar.start()  # starting again does nothing
+            bar.start()  # has no effect if it has started
         bar.update(task, completed=share)
 
     try:
         yield report
     finally:
-        if bar.live.is_started:  # stopping what never started would print an empty line
+        if bar.live.is_started:  # stopping a bar that has not started would print an empty line
             bar.stop()

@@ -1,4 +1,4 @@
-"""Text that is safe and short enough to print, whatever names came in from outside."""
+"""Make names from files safe and short enough to print."""
 
 from rich.cells import cell_len, set_cell_size
 
@@ -7,16 +7,18 @@ LONGEST = 100  # columns of a name
 
 
 def printable(name: str) -> str:
-    """Make a class's name safe to print: control characters could rewrite the terminal.
+    """Escape characters that could change the terminal, such as control characters.
 
     >>> printable("cat\\x1b[2J")
     'cat\\\\x1b[2J'
     """
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in name) if name.strip() else repr(name)
+    if not name.strip():
+        return repr(name)
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in name)
 
 
 def shortened(name: str, width: int = LONGEST) -> str:
-    """Make a name safe to print and at most so many columns wide; an ellipsis stands for what was cut off.
+    """Escape a name and shorten it to at most `width` columns, with an ellipsis at the end.
 
     >>> shortened("cat\\n"), shortened("hippopotamus", 5)
     ('cat\\\\n', 'hipp…')

@@ -1,4 +1,4 @@
-"""What vectors must be before anything is done with them: shape and type, not values."""
+"""Check the shape and type of embeddings, not their values."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from isomargin.core.labels import is_tensor
 
 
 def check_vectors(vectors: Any) -> None:
-    """Raise `InputError` unless `vectors` is a numpy array or torch tensor (n, d) of real numbers; values are not read.
+    """Raise `InputError` unless `vectors` is a numpy array or torch tensor (n, d) of a numeric type.
 
     >>> check_vectors(np.zeros(3))
     Traceback (most recent call last):

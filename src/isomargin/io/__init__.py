@@ -1,1 +1,1 @@
-"""Embeddings with their labels, and the file formats they are read from and written to."""
+"""Embeddings with their labels, and the file formats for both."""

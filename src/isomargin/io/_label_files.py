@@ -1,4 +1,4 @@
-"""Files that hold labels alone: `.npy`, or `.txt` with one label a line."""
+"""Files with labels only: `.npy`, or `.txt` with one label per line."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _CANONICAL_INTEGER = re.compile(r"0|-?[1-9][0-9]*", re.ASCII)
 
 
 def read_labels(path: Path) -> Any:
-    """Read labels (n,) from a `.npy` file, or from a `.txt` file with one label a line in UTF-8.
+    """Read labels (n,) from a `.npy` file, or from a `.txt` file in UTF-8 with one label per line.
 
-    Lines become integers where each is one as Python would print it; "007" is text, and makes all of them text.
+    Lines become integers if every one is an integer as Python prints it. A line such as "007" makes all of them text.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -36,7 +36,7 @@ def read_labels(path: Path) -> Any:
     readers = {".npy": read_npy_array, ".txt": _read_text_labels}
     if path.suffix.lower() not in readers:
         raise InputError(
-            f"{path} has {suffix_of(path)}: a labels file is .npy, or .txt with one label a line; {LABELS_HINT}"
+            f"{path} has {suffix_of(path)}: a labels file is .npy, or .txt with one label per line; {LABELS_HINT}"
         )
     check_file(path)
     with reading(path):
@@ -44,16 +44,16 @@ def read_labels(path: Path) -> Any:
 
 
 def labels_beside(path: Path) -> Path:
-    """Find the labels file that goes with `X.npy`."""
+    """Find the labels file of `X.npy`: `X.labels.npy` or `X.labels.txt`."""
     candidates = [path.with_name(f"{path.stem}.labels{suffix}") for suffix in (".npy", ".txt")]
     names = [candidate.name for candidate in candidates]
     match [candidate for candidate in candidates if candidate.exists()]:
         case [one]:
             return one
         case []:
-            raise InputError(f"{path} holds no labels, nor is {' or '.join(names)} beside it: {LABELS_HINT}")
+            raise InputError(f"{path} has no labels, and its folder has no {' or '.join(names)}: {LABELS_HINT}")
         case _:
-            raise InputError(f"{path} has both {' and '.join(names)} beside it: say which with labels= (--labels)")
+            raise InputError(f"the folder of {path} has both {' and '.join(names)}: name one with labels= (--labels)")
 
 
 def _read_text_labels(path: Path) -> npt.NDArray[Any]:
@@ -63,12 +63,12 @@ def _read_text_labels(path: Path) -> npt.NDArray[Any]:
         raise InputError(f"{path} is not UTF-8 text (byte {error.start}): save it as UTF-8") from error
     lines = text.removesuffix("\n").split("\n")
     if "" in lines:
-        raise InputError(f"{path} has nothing on line {lines.index('') + 1}: one label a line is needed")
+        raise InputError(f"{path} has an empty line {lines.index('') + 1}: one label per line is needed")
     integers = integer_array([int(line) for line in lines]) if _are_integers(lines) else None
-    # Objects keep NUL characters for as_labels to see.
+    # Objects keep NUL characters, which as_labels checks.
     return np.array(lines, dtype=object) if integers is None else integers
 
 
 def _are_integers(lines: list[str]) -> bool:
-    # No integer of 64 bits has more than 20 characters, and int() refuses very long ones.
+    # A 64-bit integer has at most 20 characters, and int() refuses very long ones.
     return all(len(line) <= 20 and _CANONICAL_INTEGER.fullmatch(line) for line in lines)

@@ -1,4 +1,4 @@
-"""Parquet: a column with a list of d numbers a row and a column of labels, read without a Python object a row."""
+"""Parquet: a column with a list of d numbers per row and a column of labels, read without a Python object per row."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import numpy.typing as npt
 
 from isomargin.core.errors import InputError
 from isomargin.core.files import atomic_write
+from isomargin.core.labels import NO_LABEL
 from isomargin.core.memory import check_memory
 from isomargin.io._common import IDS, UNPACKED, Vectors, as_common, as_numpy, check_keys
 
 
 def read_parquet(path: Path, embeddings_key: str, labels_key: str | None) -> tuple[Any, Any, Any]:
-    """Read the two columns, the labels' only where it is named, and the column `ids` if it is there."""
+    """Read the columns of embeddings and, unless its key is None, of labels, and the column `ids` if present."""
     import pyarrow.parquet as parquet
 
     with parquet.ParquetFile(path, memory_map=True) as file:
@@ -25,7 +26,7 @@ def read_parquet(path: Path, embeddings_key: str, labels_key: str | None) -> tup
         labels = None if labels_key is None else _read_label_column(path, _read_column(file, labels_key))
         ids = None
         if IDS in file.schema_arrow.names:
-            with suppress(InputError):  # empty cells, which are not ids that this package wrote
+            with suppress(InputError):  # empty cells: this package did not write it
                 ids = _read_label_column(path, _read_column(file, IDS))
         return vectors, labels, ids
 
@@ -35,13 +36,13 @@ def _read_column(file: Any, name: str) -> Any:
 
 
 def _read_list_column(path: Path, file: Any, key: str) -> npt.NDArray[Any]:
-    """Fill one array (n, d) batch by batch, so that the peak of memory is that array and one batch."""
+    """Read an array (n, d) batch by batch, so that the peak memory is that array and one batch."""
     import pyarrow as arrow
 
     kind = file.schema_arrow.field(key).type
     is_list = arrow.types.is_list(kind) or arrow.types.is_large_list(kind) or arrow.types.is_fixed_size_list(kind)
     if not is_list or not (arrow.types.is_floating(kind.value_type) or arrow.types.is_integer(kind.value_type)):
-        raise InputError(f"{path} has column {key!r} of type {kind}: a list of numbers a row is needed")
+        raise InputError(f"{path} has column {key!r} of type {kind}: a list of numbers per row is needed")
     check_memory(_values(file.metadata, key) * kind.value_type.bit_width // 8, str(path), UNPACKED)
     rows = file.metadata.num_rows
     vectors: npt.NDArray[Any] | None = None
@@ -56,31 +57,31 @@ def _read_list_column(path: Path, file: Any, key: str) -> npt.NDArray[Any]:
 
 
 def _values(metadata: Any, key: str) -> int:
-    """Count a column's numbers by the file's own account: equal ones take hardly any room in it."""
+    """Return how many numbers a column has according to the metadata: runs of equal numbers take hardly any space."""
     parts = (metadata.row_group(number) for number in range(metadata.num_row_groups))
     columns = (part.column(number) for part in parts for number in range(part.num_columns))
     return sum(column.num_values for column in columns if column.path_in_schema.split(".")[0] == key)
 
 
 def _block(path: Path, lists: Any, start: int, width: int | None) -> npt.NDArray[Any]:
-    """Give the lists of one batch as an array (rows, d), a view where arrow allows; the first is row `start`."""
+    """Convert the lists of one batch to an array (rows, d), a view if arrow allows it; the first is row `start`."""
     import pyarrow.compute as compute
 
     if lists.null_count:
         row = start + int(np.argmax(lists.is_null().to_numpy(zero_copy_only=False)))
-        raise InputError(f"{path} has no embedding in row {row} (from 0), where a list is needed: leave the row out")
+        raise InputError(f"{path} has no embedding in row {row} (from 0): remove the row")
     lengths = compute.list_value_length(lists).to_numpy()
     width = int(lengths[0]) if width is None else width
     if (lengths != width).any():
         row = int(np.argmax(lengths != width))
         raise InputError(
             f"{path} has an embedding of {lengths[row]} numbers in row {start + row} (from 0) and {width} in row 0: "
-            "all must be of one length"
+            "all must have the same length"
         )
     values = lists.flatten()
     if values.null_count:
         row = start + int(np.argmax(values.is_null().to_numpy(zero_copy_only=False))) // width
-        raise InputError(f"{path} has a null in the embedding of row {row} (from 0): leave the row out")
+        raise InputError(f"{path} has a null in the embedding of row {row} (from 0): remove the row")
     block: npt.NDArray[Any] = values.to_numpy().reshape(len(lists), width)
     return block
 
@@ -92,11 +93,11 @@ def _read_label_column(path: Path, column: Any) -> npt.NDArray[Any]:
         column = column.cast(column.type.value_type)
     if column.null_count:
         row = int(np.argmax(column.is_null().to_numpy()))
-        raise InputError(f"{path} has no label in row {row} (from 0): give every row a label or leave the row out")
+        raise InputError(f"{path} has no label in row {row} (from 0): {NO_LABEL}")
     if not (arrow.types.is_string(column.type) or arrow.types.is_large_string(column.type)):
         labels: npt.NDArray[Any] = column.to_numpy()
         return labels
-    # Only the distinct names become Python objects, not the rows. Objects keep NUL characters for as_labels to see.
+    # Only distinct names become Python objects, not rows. Objects keep NUL characters, which as_labels checks.
     encoded = column.cast(arrow.large_string()).combine_chunks().dictionary_encode()
     names: npt.NDArray[Any] = np.array(encoded.dictionary.to_pylist(), dtype=object)
     named: npt.NDArray[Any] = names[encoded.indices.to_numpy()]
@@ -104,7 +105,7 @@ def _read_label_column(path: Path, column: Any) -> npt.NDArray[Any]:
 
 
 def write_parquet(path: Path, vectors: Vectors, labels: npt.NDArray[Any], ids: npt.NDArray[Any] | None) -> None:
-    """Write the columns `embeddings`, of lists of one length, `labels` and, where there are any, `ids`."""
+    """Write the columns `embeddings`, as lists of one length, `labels` and, if given, `ids`."""
     import pyarrow as arrow
     import pyarrow.parquet as parquet
 

@@ -1,4 +1,4 @@
-"""torch's `.pt`, read without unpickling anything but plain data, and `.safetensors`; both hold bfloat16."""
+"""torch's `.pt`, of which only plain data is unpickled, and `.safetensors`; both can hold bfloat16."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LARGEST_NAMES = 90_000_000  # bytes; the format allows a header of 100 MB
 
 
 def read_pt(path: Path, embeddings_key: str, labels_key: str | None) -> tuple[Any, Any, Any]:
-    """Read two entries of a dictionary, and `ids` if it is there; labels and ids may be a tensor or a list."""
+    """Read embeddings, labels and, if present, `ids` from a dictionary; labels and ids may be tensors or lists."""
     import torch
 
     if zipfile.is_zipfile(path):
@@ -32,12 +32,12 @@ def read_pt(path: Path, embeddings_key: str, labels_key: str | None) -> tuple[An
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise InputError(
-            f"{path} is damaged, or holds more than tensors, numbers, text, lists and dictionaries, which can run code "
-            "when read, and is refused: save a dictionary of tensors, with torch.from_numpy for numpy arrays"
+            f"{path} is damaged, or has more than tensors, numbers, text, lists and dictionaries, which can run code "
+            "when it is read: save a dictionary of tensors, with torch.from_numpy for numpy arrays"
         ) from error
     if not isinstance(content, dict):
         raise InputError(
-            f"{path} holds a {type(content).__name__}: a dictionary with {embeddings_key!r} and 'labels' is needed"
+            f"{path} has a {type(content).__name__}: a dictionary with {embeddings_key!r} and 'labels' is needed"
         )
     check_keys(path, content, embeddings_key, labels_key)
     vectors = content[embeddings_key]
@@ -46,7 +46,7 @@ def read_pt(path: Path, embeddings_key: str, labels_key: str | None) -> tuple[An
 
 
 def write_pt(path: Path, vectors: Vectors, labels: npt.NDArray[Any], ids: npt.NDArray[Any] | None) -> None:
-    """Write a dictionary; text labels and ids as a list, which torch reads back without unpickling objects."""
+    """Write a dictionary; text becomes lists, which torch reads without unpickling objects."""
     import torch
 
     columns = {"labels": labels} if ids is None else {"labels": labels, IDS: ids}
@@ -58,7 +58,7 @@ def write_pt(path: Path, vectors: Vectors, labels: npt.NDArray[Any], ids: npt.ND
 
 
 def read_safetensors(path: Path, embeddings_key: str, labels_key: str | None) -> tuple[Any, Any, Any]:
-    """Read two tensors, and `ids` from the metadata if it is there; there too are names where labels are text."""
+    """Read embeddings and labels, and from the metadata the class names and `ids`, if present."""
     from safetensors import safe_open
 
     with safe_open(path, framework="np") as file:
@@ -67,7 +67,7 @@ def read_safetensors(path: Path, embeddings_key: str, labels_key: str | None) ->
         metadata = file.metadata() or {}
         ids = None
         if IDS in metadata:
-            with suppress(ValueError):  # no JSON: not ids that this package wrote
+            with suppress(ValueError):  # not JSON: this package did not write it
                 ids = json.loads(metadata[IDS])
         if labels_key is None:
             return vectors, None, ids
@@ -77,7 +77,7 @@ def read_safetensors(path: Path, embeddings_key: str, labels_key: str | None) ->
 
 
 def _read_tensor(path: Path, file: Any, key: str) -> npt.NDArray[Any]:
-    """Read a tensor as a numpy array; bfloat16, which numpy lacks, becomes float32 without a change of value."""
+    """Read a tensor as a numpy array; bfloat16, which numpy lacks, becomes float32 with the same values."""
     part = file.get_slice(key)
     kind = part.get_dtype()
     if kind == "BF16":
@@ -99,15 +99,17 @@ def _names_key(labels_key: str) -> str:
 def _name_labels(path: Path, codes: npt.NDArray[Any], text: str) -> npt.NDArray[Any]:
     names = json.loads(text)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise InputError(f"{path} has class names that are no JSON list of text in its metadata: write it again")
+        raise InputError(f"{path} has class names in its metadata that are not a JSON list of text: write it again")
     if codes.dtype.kind not in "iu" or (codes.size and not 0 <= codes.min() <= codes.max() < len(names)):
-        raise InputError(f"{path} has labels outside of its {len(names)} class names: write it again")
-    named: npt.NDArray[Any] = np.array(names, dtype=object)[codes]  # objects keep NUL characters for as_labels to see
+        raise InputError(f"{path} has labels that its {len(names)} class names do not cover: write it again")
+    named: npt.NDArray[Any] = np.array(names, dtype=object)[
+        codes
+    ]  # objects keep NUL characters, which as_labels checks
     return named
 
 
 def write_safetensors(path: Path, vectors: Vectors, labels: npt.NDArray[Any], ids: npt.NDArray[Any] | None) -> None:
-    """Write text labels as numbers of the distinct names; these and the ids go into the metadata as JSON lists."""
+    """Write text labels as numbers into the distinct names; names and ids go into the metadata as JSON lists."""
     metadata = {}
     if labels.dtype.kind == "U":
         names, labels = np.unique(labels, return_inverse=True)
@@ -115,7 +117,7 @@ def write_safetensors(path: Path, vectors: Vectors, labels: npt.NDArray[Any], id
     if ids is not None:
         metadata[IDS] = json.dumps(ids.tolist())
     if sum(map(len, metadata.values())) > _LARGEST_NAMES:
-        raise InputError(f"{path} cannot hold class names or ids of this length: save as .npz or .parquet")
+        raise InputError(f"{path} has no room for class names or ids of this length: save as .npz or .parquet")
     with atomic_write(path) as temporary:
         if is_tensor(vectors):
             from safetensors.torch import save_file as save_tensors

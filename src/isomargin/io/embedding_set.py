@@ -1,7 +1,7 @@
-"""Embeddings and their labels as one object that can be saved, loaded and inspected.
+"""``EmbeddingSet``: embeddings and their labels as one object that can be saved and loaded.
 
-Checks that shapes and types fit, not the values: that all numbers are finite is checked where they are measured.
-How each file format is read and written is in `formats.py`.
+Shapes and types are checked here, values are not: `evaluate` checks that all numbers are finite. The file formats are
+in `formats.py`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class EmbeddingSet:
     """Vectors (n, d) of floats or integers, and labels (n,) of integers or text: one label per row.
 
-    Vectors are kept as they are given: a numpy array, memory-mapped or not, or a torch tensor, of any precision.
-    Labels may be given as a list, an array or a tensor, and become a numpy array; so may `ids`, which name the rows.
+    Vectors are kept as given: a numpy array, memory-mapped or not, or a torch tensor, of any precision. Labels, and
+    `ids`, which name the rows, can be lists, arrays or tensors, and become numpy arrays.
 
     >>> import numpy as np
     >>> EmbeddingSet(np.eye(3, dtype=np.float32), ["cat", "cat", "dog"])
@@ -46,7 +46,7 @@ class EmbeddingSet:
     """(n,) integers or text."""
 
     ids: npt.NDArray[Any] | None
-    """(n,) integers or text that name the rows, such as the paths of files; None where there are none."""
+    """(n,) integers or text that name the rows, such as paths of files; None if there are none."""
 
     def __init__(
         self,
@@ -75,19 +75,20 @@ class EmbeddingSet:
         embeddings_key: str = "embeddings",
         labels_key: str = "labels",
     ) -> Self:
-        """Read a `.npz`, `.npy`, `.parquet`, `.pt` or `.safetensors` file, told apart by the suffix.
+        """Read a `.npz`, `.npy`, `.parquet`, `.pt` or `.safetensors` file; the suffix decides on the format.
 
-        The keys name the arrays (`.npz`), columns (`.parquet`, a list of d numbers a row), entries of a dictionary
+        The keys name arrays (`.npz`), columns (`.parquet`, with a list of d numbers per row), entries of a dictionary
         (`.pt`) or tensors (`.safetensors`). Text labels in `.safetensors` are numbers (n,) into a JSON list of class
-        names, in the metadata under the labels' key with `.names` after it. `labels` is a file of labels to use in
-        place of the file's own: `.npy`, or `.txt` with one label a line. A `.npy` file is memory-mapped and has no
-        labels of its own: without `labels`, `X.npy` goes with the `X.labels.npy` or `X.labels.txt` beside it.
+        names, which is in the metadata under the key of the labels followed by `.names`.
 
-        `ids` are read where a file has one per row under this name: an array, a column, an entry, or in
-        `.safetensors` a JSON list in the metadata. What is not usable as ids is left out.
+        `labels` is a file of labels to use instead: `.npy`, or `.txt` with one label per line. A `.npy` file is
+        memory-mapped and has no labels: without `labels`, those of `X.npy` are in `X.labels.npy` or `X.labels.txt`.
 
-        Files that could run code when read (pickles, arrays of objects) are refused, and so are compressed ones that
-        would unpack to more than the memory that is available.
+        `ids` are read if the file has one per row under this name: an array, a column, an entry, or in `.safetensors`
+        a JSON list in the metadata. Unusable ids are ignored.
+
+        Files that can run code when they are read (pickles, arrays of objects) are refused, and so are compressed files
+        that unpack to more than the available memory.
 
         >>> import numpy as np
         >>> from tempfile import TemporaryDirectory
@@ -104,15 +105,15 @@ class EmbeddingSet:
         except InputError as error:
             raise InputError(f"{source}: {error}") from error
         if ids is not None:
-            with suppress(InputError):  # something else of this name
+            with suppress(InputError):  # something else with this name
                 object.__setattr__(found, "ids", _as_ids(ids, len(vectors)))
         return found
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a `.npz`, `.npy`, `.parquet`, `.pt` or `.safetensors` file, atomically.
 
-        `X.npy` comes with `X.labels.npy` beside it, and without ids. Values and dtypes are kept, except that bfloat16
-        becomes float32 in `.npz`, `.npy` and `.parquet`, which have no bfloat16; no value is changed by it.
+        The labels of `X.npy` go to `X.labels.npy`, and its ids are not saved. Values and dtypes are kept, except that
+        bfloat16 becomes float32, with the same values, in `.npz`, `.npy` and `.parquet`, which do not have it.
 
         >>> import numpy as np
         >>> from tempfile import TemporaryDirectory
@@ -125,11 +126,11 @@ class EmbeddingSet:
 
 
 def _as_ids(ids: Any, rows: int) -> npt.NDArray[Any]:
-    """Turn ids into an array (n,) of integers or text."""
+    """Convert ids to an array (n,) of integers or text."""
     try:
         array = as_labels(ids)
     except InputError as error:
-        raise InputError(f"ids cannot be used ({error}): give one integer or text per row") from error
+        raise InputError(f"ids cannot be used ({error}): one integer or text per row is needed") from error
     if len(array) != rows:
         raise InputError(f"ids has {len(array)} entries, embeddings has {rows} rows: one id per row is needed")
     return array

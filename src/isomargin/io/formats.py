@@ -1,7 +1,7 @@
-"""The file formats of embeddings: one reader and one writer a suffix, and the labels files that may go with them.
+"""The file formats of embeddings: one reader and one writer per suffix, and files of labels.
 
-No reader runs code that a file brings along: pickles are refused. Readers give what the file holds; whether it makes
-sense as embeddings is judged by `EmbeddingSet`.
+No reader runs code from a file: pickles are refused. Readers return what a file contains; `EmbeddingSet` checks whether
+it is usable.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ __all__ = ["Vectors", "labels_beside", "read_format", "read_labels", "write_form
 
 
 def read_format(path: Path, embeddings_key: str, labels_key: str, labels: Path | None) -> tuple[Any, Any, Any]:
-    """Read vectors (n, d), labels (n,) and ids (n,) or None from a file by its suffix.
+    """Read vectors (n, d), labels (n,) and ids (n,) or None from a file, in the format of its suffix.
 
-    The labels come from the file `labels` where it is given.
+    If the file `labels` is given, the labels come from it.
 
     >>> read_format(Path("birds.csv"), "embeddings", "labels", None)
     Traceback (most recent call last):
@@ -41,7 +41,7 @@ def read_format(path: Path, embeddings_key: str, labels_key: str, labels: Path |
 
 
 def write_format(path: Path, vectors: Vectors, labels: npt.NDArray[Any], ids: npt.NDArray[Any] | None = None) -> None:
-    """Write vectors (n, d), labels (n,) and ids (n,) to a file by its suffix, atomically.
+    """Write vectors (n, d), labels (n,) and ids (n,) atomically, in the format of the suffix.
 
     >>> import numpy as np
     >>> write_format(Path("embeddings.txt"), np.zeros((1, 2)), np.array([0]))
@@ -53,7 +53,7 @@ def write_format(path: Path, vectors: Vectors, labels: npt.NDArray[Any], ids: np
 
 
 def check_suffix(path: Path) -> None:
-    """Raise `InputError` unless the name of a file ends as that of a known format."""
+    """Raise `InputError` unless the suffix is that of a known format."""
     _format_of(path)
 
 
@@ -73,4 +73,4 @@ FORMATS: dict[str, tuple[Reader, Writer]] = {
     ".pt": (read_pt, write_pt),
     ".safetensors": (read_safetensors, write_safetensors),
 }
-"""How a file is read and written, by its suffix."""
+"""Reader and writer by suffix."""
