@@ -1,6 +1,6 @@
 """Models that turn images into embeddings: a backbone, its pooling and a small head.
 
-Backbones are timm's, by name, and two small ones for 28 × 28 images, which need neither timm nor torchvision.
+Backbones are those of timm, by name, and small ones for 28 × 28 images, which need neither timm nor torchvision.
 
 >>> import torch
 >>> from isomargin.models import make_model

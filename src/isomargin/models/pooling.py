@@ -1,4 +1,4 @@
-"""From the features of a backbone at each position to one vector an image."""
+"""From the features of a backbone at each position to one vector per image."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class MaximumPooling(nn.Module):
 
 
 class AverageMaximumPooling(nn.Module):
-    """The sum of mean and maximum over positions, as ProxyAnchor has it.
+    """The sum of mean and maximum over positions, as in Proxy Anchor.
 
     >>> AverageMaximumPooling()(torch.tensor([[[1.0, 3.0]]]))
     tensor([[5.]])
@@ -48,8 +48,8 @@ class AverageMaximumPooling(nn.Module):
 class GeneralizedMeanPooling(nn.Module):
     """The generalized mean (GeM) over positions, (mean x^p)^(1/p); features below 1e-6 count as 1e-6.
 
-    p = 1 is the mean, and the larger p the nearer the maximum. Meant for features after a ReLU: negative ones, as a
-    transformer's are, get lost.
+    p = 1 is the mean; the larger p, the closer to the maximum. It is meant for features after a ReLU: negative
+    features, such as those of a transformer, are lost.
 
     >>> GeneralizedMeanPooling(power=3.0)(torch.tensor([[[1.0, 2.0]]]))
     tensor([[1.6510]])
@@ -74,7 +74,7 @@ class GeneralizedMeanPooling(nn.Module):
 
 
 def make_pooling(name: str, gem_power: float = 3.0, gem_learnable: bool = False) -> nn.Module:
-    """Make a pooling by its name; `cls` and `none` have nothing to pool.
+    """Create a pooling by its name; `cls` and `none` have nothing to pool.
 
     >>> make_pooling("gem")
     GeneralizedMeanPooling(power=3, learnable=False)

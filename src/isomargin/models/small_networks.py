@@ -1,7 +1,7 @@
-"""Small backbones: convolutional ones for grey images of 28 × 28, such as MNIST, Omniglot, glyphs; ones for vectors.
+"""Small backbones: convolutional ones for grey images of 28 × 28, such as Omniglot and glyphs; others for vectors.
 
-The first offer what timm's do: `forward_features`, `num_features`, and a forward that ends in one vector an image.
-Those for vectors have nothing to pool, and so no `forward_features`.
+Those for images have the interface of timm's: `forward_features`, `num_features`, and a forward that returns one vector
+per image. Those for vectors have nothing to pool, and so no `forward_features`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 
 def _convolution(inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> list[nn.Module]:
-    """Make a convolution that keeps the size but for its stride, and its BatchNorm."""
+    """Create a convolution that keeps the size, except for its stride, and its BatchNorm."""
     return [
         nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=False),
         nn.BatchNorm2d(outputs),
@@ -42,7 +42,7 @@ class _SmallNet(nn.Module):
 
 
 class _Residual(nn.Module):
-    """Two 3 × 3 convolutions beside a shortcut."""
+    """Two 3 × 3 convolutions with a shortcut."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class _Residual(nn.Module):
 
 
 def tiny_conv() -> nn.Module:
-    """Make `small_conv` with a second stride of 2: the same parameters at a quarter of the work.
+    """Create `small_conv` with a second stride of 2: the same parameters at a quarter of the work.
 
     >>> tiny_conv().forward_features(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 96, 7, 7])
@@ -68,7 +68,7 @@ def tiny_conv() -> nn.Module:
 
 
 def small_conv() -> nn.Module:
-    """Make three convolutions, 5 × 5 of stride 2 to 24 channels, 3 × 3 to 48 and to 96: 53 thousand parameters.
+    """Create three convolutions, 5 × 5 of stride 2 to 24 channels, 3 × 3 to 48 and to 96: 53 thousand parameters.
 
     >>> small_conv().forward_features(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 96, 14, 14])
@@ -78,7 +78,7 @@ def small_conv() -> nn.Module:
 
 
 def small_conv4() -> nn.Module:
-    """Make four convolutions, 5 × 5 of stride 2 to 32 channels, 3 × 3 to 64, of stride 2 to 128, and to 128 again.
+    """Create four convolutions, 5 × 5 of stride 2 to 32 channels, 3 × 3 to 64, of stride 2 to 128, and to 128 again.
 
     241 thousand parameters, at hardly more time than `small_conv`: its wide layers see 7 × 7 pixels.
 
@@ -91,7 +91,7 @@ def small_conv4() -> nn.Module:
 
 
 def small_residual() -> nn.Module:
-    """Make a 5 × 5 convolution of stride 2 and three residual blocks, of 64 channels at 14 and 128 at 7 pixels.
+    """Create a 5 × 5 convolution of stride 2 and three residual blocks, of 64 channels at 14 and 128 at 7 pixels.
 
     584 thousand parameters; two and a half times the work of `small_conv4`, a quarter of that of `small_resnet`.
 
@@ -103,7 +103,7 @@ def small_residual() -> nn.Module:
 
 
 def small_resnet() -> nn.Module:
-    """Make six residual blocks, of 32, 64 and 128 channels at 28, 14 and 7 pixels: about a million parameters.
+    """Create six residual blocks, of 32, 64 and 128 channels at 28, 14 and 7 pixels: about a million parameters.
 
     >>> small_resnet().forward_features(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 128, 7, 7])
@@ -141,7 +141,7 @@ class _VectorNet(nn.Module):
 
 
 def vectors(features: int) -> nn.Module:
-    """Make a backbone that passes vectors of so many numbers through: the embedder's linear layer is all that trains.
+    """Create a backbone that passes vectors of `features` numbers on; only the linear layer of the embedder is trained.
 
     >>> vectors(3)(torch.eye(3)[:1])
     tensor([[1., 0., 0.]])
@@ -150,15 +150,15 @@ def vectors(features: int) -> nn.Module:
 
 
 def mlp(features: int, hidden: int = 512) -> nn.Module:
-    """Make one hidden layer over vectors of so many numbers, with BatchNorm and ReLU.
+    """Create one hidden layer on vectors of `features` numbers, with BatchNorm and ReLU.
 
     >>> mlp(3, hidden=8)(torch.eye(3)).shape
     torch.Size([3, 8])
     """
-    # BatchNorm takes a bias of the linear layer off again.
+    # BatchNorm would subtract a bias of the linear layer again.
     layers = [nn.Linear(features, hidden, bias=False), nn.BatchNorm1d(hidden), nn.ReLU(inplace=True)]
     return _VectorNet(layers, hidden)
 
 
 VECTOR: dict[str, Callable[..., nn.Module]] = {"vectors": vectors, "mlp": mlp}
-"""The backbones for vectors by name; each is made for a number of `features`."""
+"""The backbones for vectors by name; each is created for a number of `features`."""

