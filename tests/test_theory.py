@@ -235,7 +235,7 @@ class TestGaussianClass:
     @pytest.mark.parametrize("distance", [-1e-9, 2.0 + 1e-9, math.nan, math.inf, [0.5, 3.0]])
     def test_distances_outside_the_sphere_are_refused(self, distance):
         for curve in CURVES:
-            with pytest.raises(InputError, match=r"distance holds .*: L2 distances .* in \[0, 2\] are needed"):
+            with pytest.raises(InputError, match=r"distance contains .*: L2 distances .* in \[0, 2\] are needed"):
                 getattr(TYPICAL, curve)(distance)
 
     @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
@@ -279,9 +279,9 @@ class TestUtilityScore:
         assert theory.utility_score(0.5, 0.5).shape == ()
 
     def test_bad_shares_and_shapes_are_refused(self):
-        with pytest.raises(InputError, match=r"specificity holds 1.5: shares in \[0, 1\] are needed"):
+        with pytest.raises(InputError, match=r"specificity contains 1.5: rates in \[0, 1\] are needed"):
             theory.utility_score([0.5, 1.5], 0.5)
-        with pytest.raises(InputError, match="sensitivity holds nan"):
+        with pytest.raises(InputError, match="sensitivity contains nan"):
             theory.utility_score(0.5, math.nan)
         with pytest.raises(InputError, match=r"specificity has shape \(2,\), sensitivity has shape \(3,\)"):
             theory.utility_score([0.5, 0.5], [0.5, 0.5, 0.5])
@@ -439,7 +439,7 @@ class TestMargins:
         assert theory.margins_from_calibration_range((0.8, 1.2), form="printed") == pytest.approx(
             (math.sqrt(1.36) / 2, math.sqrt(0.56) / 2), rel=1e-14
         )
-        with pytest.raises(InputError, match=r"distance holds 1.5: distances of the printed form in \[0, 1.41421\]"):
+        with pytest.raises(InputError, match=r"distance contains 1.5: distances of the printed form in \[0, 1.41421\]"):
             theory.margin_from_distance(1.5, form="printed")
 
     def test_arrays_keep_their_shape(self):
@@ -450,11 +450,11 @@ class TestMargins:
             assert scalar.shape == ()
 
     def test_values_outside_the_domain_are_refused(self):
-        with pytest.raises(InputError, match=r"margin holds 1.1: cosine margins in \[-1, 1\] are needed"):
+        with pytest.raises(InputError, match=r"margin contains 1.1: cosine margins in \[-1, 1\] are needed"):
             theory.distance_from_margin([0.5, 1.1])
-        with pytest.raises(InputError, match="margin holds nan"):
+        with pytest.raises(InputError, match="margin contains nan"):
             theory.distance_from_margin(math.nan)
-        with pytest.raises(InputError, match=r"distance holds -0.1: L2 distances .* in \[0, 2\] are needed"):
+        with pytest.raises(InputError, match=r"distance contains -0.1: L2 distances .* in \[0, 2\] are needed"):
             theory.margin_from_distance(-0.1)
         with pytest.raises(InputError, match="margin is 'far': a number or an array of numbers is needed"):
             theory.distance_from_margin("far")
@@ -462,7 +462,7 @@ class TestMargins:
             theory.calibration_range_from_margins(0.5, 0.9)
         with pytest.raises(InputError, match=r"positive_margin is 0.5 and negative_margin is 0.5"):
             theory.calibration_range_from_margins(0.5, 0.5)
-        with pytest.raises(InputError, match=r"negative_margin holds -1.5"):
+        with pytest.raises(InputError, match=r"negative_margin contains -1.5"):
             theory.calibration_range_from_margins(0.5, -1.5)
 
 

@@ -1,8 +1,8 @@
-"""The paper's analysis: Gaussian utility curves, bounds of OPIS, cosine margin ↔ L2 distance.
+"""The paper's analysis: Gaussian utility curves, bounds on OPIS, and conversion between cosine margin and L2 distance.
 
-For curves and bounds of an assumed model, and for choosing margins; nothing here looks at embeddings, which is
-`isomargin.measure`'s work. Where the paper's letter does not hold, `form="corrected"` (the default) is what holds and
-`form="printed"` is the letter, kept for comparison with published numbers.
+Use it for the curves and bounds of an assumed model and to choose margins; to measure embeddings, use
+`isomargin.measure`. Where a formula printed in the paper is wrong, `form="corrected"` (the default) gives the correct
+one and `form="printed"` the printed one, to compare with published numbers.
 """
 
 import math
@@ -21,21 +21,21 @@ FloatArray = NDArray[np.float64]
 Form = Literal["corrected", "printed"]
 
 OPIS_LOWER_BOUND = 0.0
-"""OPIS is a variance: 0 is its least value, reached when the utility curves of all classes coincide in the range."""
+"""OPIS is a variance, so it is at least 0; it is 0 if the utility curves of all classes coincide in the range."""
 
-# Standardized distances stay below 2e100, so that the squares inside log_ndtr are finite.
+# Keeps standardized distances below 2e100, so that the squares inside log_ndtr are finite.
 _LEAST_DEVIATION = 1e-100
 _LEAST_GRID = 10
 
 
 @dataclass(frozen=True)
 class GaussianClass:
-    """One class whose positive and negative pairs have normally distributed L2 distances.
+    """A class whose positive pairs and negative pairs each have normally distributed L2 distances.
 
-    With t_pos = (d − μ_pos)/(√2 σ_pos) and t_neg = (d − μ_neg)/(√2 σ_neg), the shares at the threshold d are
+    With t_pos = (d − μ_pos)/(√2 σ_pos) and t_neg = (d − μ_neg)/(√2 σ_neg), the rates at the threshold d are
     TP = (1 + erf t_pos)/2, FN = 1 − TP, FP = (1 + erf t_neg)/2 and TN = 1 − FP. They are computed as tails of the
-    normal distribution function, not as 1 ± erf, so that a share of 1e-300 keeps its digits. As in the paper, the mass
-    that a normal distribution has outside [0, 2] is not cut off.
+    normal distribution function instead of 1 ± erf, so that even a rate of 1e-300 is accurate. As in the paper, the
+    normal distributions are not truncated to [0, 2].
 
     Every method takes distances in [0, 2] of any shape and returns a float64 array of that shape.
 
@@ -50,13 +50,13 @@ class GaussianClass:
     """
 
     positive_mean: float
-    """μ_pos: the mean distance of the class's positive pairs, in (0, μ_neg)."""
+    """μ_pos: mean distance of the positive pairs, in (0, μ_neg)."""
     positive_deviation: float
-    """σ_pos: the standard deviation of those distances, above 0."""
+    """σ_pos: standard deviation of the distances of positive pairs, above 0."""
     negative_mean: float
-    """μ_neg: the mean distance of the class's negative pairs, in (μ_pos, 2)."""
+    """μ_neg: mean distance of the negative pairs, in (μ_pos, 2)."""
     negative_deviation: float
-    """σ_neg: the standard deviation of those distances, above 0."""
+    """σ_neg: standard deviation of the distances of negative pairs, above 0."""
 
     def __post_init__(self) -> None:
         positive_mean = checks.number(self.positive_mean, "positive_mean")
@@ -94,9 +94,9 @@ class GaussianClass:
     def precision(self, distance: ArrayLike, negatives_per_positive: float = 1.0) -> FloatArray:
         """TP/(TP + r·FP): the share of positive pairs among all pairs at a distance ≤ d.
 
-        The paper's (1 + erf t_pos)/(2 + erf t_pos + erf t_neg) is the case r = 1, as many negative pairs as positive
-        ones. That rarely holds (the paper samples 10 negatives a positive), hence `negatives_per_positive`. The odds
-        are taken from logarithms: far to the left, where TP and FP both underflow, the ratio is still right.
+        The paper's (1 + erf t_pos)/(2 + erf t_pos + erf t_neg) is the case r = 1 of as many negative pairs as positive
+        pairs. This is rarely the case (the paper samples 10 negatives per positive), hence `negatives_per_positive`.
+        The odds are computed from logarithms, so that the ratio is correct even where TP and FP both underflow.
 
         >>> GaussianClass(0.6, 0.15, 1.3, 0.1).precision([1.0, 1.3]).round(4)
         array([0.9986, 0.6667])
@@ -110,7 +110,7 @@ class GaussianClass:
         return np.asarray(expit(log_odds), dtype=np.float64)
 
     def recall(self, distance: ArrayLike) -> FloatArray:
-        """(1 + erf t_pos)/2: the sensitivity, under the name it has beside precision.
+        """(1 + erf t_pos)/2: the same as `sensitivity`, under the name that goes with precision.
 
         >>> GaussianClass(0.6, 0.15, 1.3, 0.1).recall([0.6, 0.75]).round(4)
         array([0.5   , 0.8413])
@@ -141,11 +141,12 @@ class GaussianClass:
         return utility_score(self.precision(distance, negatives_per_positive), self.recall(distance), c)
 
     def left_part_utility(self, distance: ArrayLike, form: Form = "corrected") -> FloatArray:
-        """The curve that U_roc and U_pr share left of the negative pairs: 2(1 + erf t_pos)/(3 + erf t_pos) at c = 1.
+        """2(1 + erf t_pos)/(3 + erf t_pos), which both U_roc and U_pr approach left of the negative pairs at c = 1.
 
-        It follows from erf t_neg → −1, and overestimates: U_roc lies within a factor 1 − FP of it, U_pr (as many
-        negatives as positives) within a factor 1/(1 + FP). The paper prints 2/(3 + erf t_pos), which lost the
-        numerator's 1 + erf t_pos and therefore falls where utility rises; `form="printed"` gives it.
+        It follows from erf t_neg → −1, and is an overestimate: U_roc is at least 1 − FP times this curve, and U_pr (for
+        as many negatives as positives) at least 1/(1 + FP) times. The paper prints 2/(3 + erf t_pos), without the
+        factor 1 + erf t_pos in the numerator, so the printed curve falls where utility rises; `form="printed"` gives
+        it.
 
         >>> gaussian_class = GaussianClass(0.6, 0.15, 1.3, 0.1)
         >>> gaussian_class.left_part_utility([0.3, 0.6, 0.9]).round(4)
@@ -170,16 +171,16 @@ class GaussianClass:
 
 
 def utility_score(specificity: ArrayLike, sensitivity: ArrayLike, c: float = 1.0) -> FloatArray:
-    """U = (1 + c²)φψ/(c²φ + ψ), Eq. 1 of the paper; the rates are checked first.
+    """U = (1 + c²)φψ/(c²φ + ψ), Eq. 1 of the paper, after checking the arguments.
 
-    φ and ψ hold shares in [0, 1]; their shapes broadcast, and the result has the broadcast shape.
+    φ and ψ are rates in [0, 1]; their shapes broadcast, and the result has the broadcast shape.
 
     >>> utility_score([1.0, 0.5, 0.0], [0.5, 0.5, 0.0]).round(4)
     array([0.6667, 0.5   , 0.    ])
     """
     weight = checks.above_zero(c, "c")
-    phi = _within("specificity", specificity, 0.0, 1.0, "shares")
-    psi = _within("sensitivity", sensitivity, 0.0, 1.0, "shares")
+    phi = _within("specificity", specificity, 0.0, 1.0, "rates")
+    psi = _within("sensitivity", sensitivity, 0.0, 1.0, "rates")
     try:
         phi, psi = np.broadcast_arrays(phi, psi)
     except ValueError:
@@ -194,9 +195,9 @@ def opis(
 ) -> float:
     """OPIS of Gaussian classes: the mean over T classes and N distances of (U_i(d) − Ū(d))².
 
-    Ū is the mean of the class curves, and the N = `grid` distances are even over `calibration_range` = (d_min, d_max),
-    ends included. This is Eq. 2; Algorithm 1 prints a sum over the grid divided by d_max − d_min, which forgets the
-    step width and is N/(d_max − d_min) times too large.
+    Ū is the mean of the class curves, and the N = `grid` distances are evenly spaced over `calibration_range` =
+    (d_min, d_max), ends included. This is Eq. 2. Algorithm 1 divides a sum over the grid by d_max − d_min without
+    multiplying by the grid step, so its result is N/(d_max − d_min) times larger.
 
     >>> tight, loose = GaussianClass(0.5, 0.1, 1.3, 0.1), GaussianClass(0.8, 0.1, 1.3, 0.1)
     >>> opis([tight, tight], (0.8, 1.2))
@@ -214,11 +215,11 @@ def opis(
 
 
 def absolute_upper_bound(perfect_share: float, form: Form = "corrected") -> float:
-    """α(1 − α): OPIS when a share α of the classes has utility 1 throughout the range and the others have 0.
+    """α(1 − α): the OPIS if a share α of the classes has utility 1 throughout the range and the others have utility 0.
 
-    It is the variance of a 0/1 mix, the largest that utilities in [0, 1] of mean α can have, and at most 0.25, at
-    α = 1/2. The paper prints 2α(1 − α), at most 0.5, which is twice that variance: the mean squared difference between
-    two classes, not to their mean. `form="printed"` gives it.
+    It is the largest variance that utilities in [0, 1] with mean α can have; at α = 1/2 it reaches its maximum of 0.25.
+    The paper prints 2α(1 − α), which is twice that variance: the mean squared difference between two classes instead of
+    between a class and the mean. `form="printed"` gives it.
 
     >>> absolute_upper_bound(0.5)
     0.25
@@ -232,15 +233,15 @@ def absolute_upper_bound(perfect_share: float, form: Form = "corrected") -> floa
 def realistic_upper_bound(
     perfect_share: float, calibration_range: tuple[float, float], form: Form = "corrected"
 ) -> float:
-    """α(1 − α)·mean over [d_min, d_max] of (1 − d(1 − d/2))²: OPIS of perfect classes mixed with random ones.
+    """α(1 − α) times the mean over [d_min, d_max] of (1 − d(1 − d/2))²: OPIS of perfect classes mixed with random ones.
 
-    A share α of the classes has utility 1; the others have distances uniform on [0, 2], hence sensitivity d/2,
-    specificity 1 − d/2 and (c = 1) utility d(1 − d/2). With u = d − 1 from a to b, 1 − d(1 − d/2) = (1 + u²)/2, and the
-    mean of its square is (1 + 2/3·(a² + ab + b²) + 1/5·(a⁴ + a³b + a²b² + ab³ + b⁴))/4.
+    A share α of the classes has utility 1. The others have distances uniform on [0, 2], hence sensitivity d/2,
+    specificity 1 − d/2 and (at c = 1) utility d(1 − d/2). With u = d − 1 from a to b, 1 − d(1 − d/2) = (1 + u²)/2, and
+    the mean of its square is (1 + 2/3·(a² + ab + b²) + 1/5·(a⁴ + a³b + a²b² + ab³ + b⁴))/4.
 
-    The paper has 1 − d/2 where the mean utility needs d(1 − d/2), and prints
-    α(1 − α)/3·(d_max² + d_min² + d_max·d_min): about four times too large in its example and, where the mean of d²
-    exceeds 1, above the absolute bound α(1 − α). `form="printed"` gives it.
+    The paper uses 1 − d/2 where the mean utility is d(1 − d/2), and prints
+    α(1 − α)/3·(d_max² + d_min² + d_max·d_min). This is about four times too large in the paper's example, and exceeds
+    the absolute bound α(1 − α) if the mean of d² exceeds 1. `form="printed"` gives it.
 
     >>> f"{realistic_upper_bound(0.1, (0.8, 1.2)):.2e}"
     '2.31e-02'
@@ -258,9 +259,9 @@ def realistic_upper_bound(
 
 
 def distance_from_margin(margin: ArrayLike) -> FloatArray:
-    """d = √(2 − 2m): the L2 distance of unit-norm embeddings whose cosine similarity is m.
+    """d = √(2 − 2m): the L2 distance between unit-norm embeddings with cosine similarity m.
 
-    Margins in [−1, 1] of any shape give distances in [0, 2] of that shape. As in the paper's main text.
+    Takes margins in [−1, 1] of any shape and returns distances in [0, 2] of that shape. As in the paper's main text.
 
     >>> distance_from_margin([1.0, 0.9, 0.5, -1.0]).round(4)
     array([0.    , 0.4472, 1.    , 2.    ])
@@ -269,10 +270,11 @@ def distance_from_margin(margin: ArrayLike) -> FloatArray:
 
 
 def margin_from_distance(distance: ArrayLike, form: Form = "corrected") -> FloatArray:
-    """m = 1 − d²/2: the cosine similarity of unit-norm embeddings at the L2 distance d.
+    """m = 1 − d²/2: the cosine similarity of unit-norm embeddings at L2 distance d.
 
-    Distances in [0, 2] of any shape give margins in [−1, 1] of that shape. The paper's appendix prints √(2 − d²)/2, a
-    slip: it does not invert the main text's d = √(2 − 2m), and beyond d = √2 has no value. `form="printed"` gives it.
+    Takes distances in [0, 2] of any shape and returns margins in [−1, 1] of that shape. The paper's appendix prints
+    √(2 − d²)/2 by mistake: it is not the inverse of the main text's d = √(2 − 2m), and it is undefined beyond d = √2.
+    `form="printed"` gives it.
 
     >>> margin_from_distance([0.0, 1.0, 2.0])
     array([ 1. ,  0.5, -1. ])
@@ -283,15 +285,15 @@ def margin_from_distance(distance: ArrayLike, form: Form = "corrected") -> Float
     """
     if _is_printed(form):
         distances = _within("distance", distance, 0.0, math.sqrt(2.0), "distances of the printed form")
-        # The square of the double nearest √2 is a little above 2.
+        # The square of the double nearest to √2 is slightly above 2.
         return np.asarray(np.sqrt(np.maximum(2.0 - distances**2, 0.0)) / 2.0, dtype=np.float64)
     return np.asarray(1.0 - _distances(distance) ** 2 / 2.0, dtype=np.float64)
 
 
 def calibration_range_from_margins(positive_margin: float, negative_margin: float) -> tuple[float, float]:
-    """(d_min, d_max) = (√(2 − 2m⁺), √(2 − 2m⁻)): the distances between which TCM with these margins works.
+    """(d_min, d_max) = (√(2 − 2m⁺), √(2 − 2m⁻)): the range of distances on which TCM with these margins acts.
 
-    As in the paper's main text; m⁺ must exceed m⁻, or the range would be empty.
+    As in the paper's main text. m⁺ must exceed m⁻, or the range would be empty.
 
     >>> d_min, d_max = calibration_range_from_margins(positive_margin=0.9, negative_margin=0.5)
     >>> round(d_min, 4), round(d_max, 4)
@@ -312,10 +314,10 @@ def calibration_range_from_margins(positive_margin: float, negative_margin: floa
 def margins_from_calibration_range(
     calibration_range: tuple[float, float], form: Form = "corrected"
 ) -> tuple[float, float]:
-    """(m⁺, m⁻) = (1 − d_min²/2, 1 − d_max²/2): the margins of TCM that fit a calibration range (d_min, d_max).
+    """(m⁺, m⁻) = (1 − d_min²/2, 1 − d_max²/2): the margins of TCM that match a calibration range (d_min, d_max).
 
-    A starting point: distances shift between training and test, so the paper tunes the margins from there. Its
-    appendix prints √(2 − d²)/2 for both, a slip explained at `margin_from_distance`; `form="printed"` gives it.
+    They are a starting point: distances shift between training and test, so the paper tunes the margins from there.
+    Its appendix prints √(2 − d²)/2 for both by mistake (see `margin_from_distance`); `form="printed"` gives it.
 
     >>> positive_margin, negative_margin = margins_from_calibration_range((0.8, 1.2))
     >>> round(positive_margin, 4), round(negative_margin, 4)
@@ -326,14 +328,14 @@ def margins_from_calibration_range(
 
 
 def _is_printed(form: str) -> bool:
-    """Whether the paper's letter is asked for; any other word than the two forms is refused."""
+    """Whether the printed form is requested; anything except the two forms is refused."""
     if form not in get_args(Form):
         raise InputError(f'form is {form!r}: "corrected" or "printed" is needed')
     return form == "printed"
 
 
 def _as_floats(name: str, value: ArrayLike) -> FloatArray:
-    """`value` as a float64 array of its own shape."""
+    """Return `value` as a float64 array of the same shape."""
     try:
         return np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
@@ -341,7 +343,7 @@ def _as_floats(name: str, value: ArrayLike) -> FloatArray:
 
 
 def _share(name: str, value: ArrayLike) -> float:
-    """`value` as one float in [0, 1]."""
+    """Return `value` as one float in [0, 1]."""
     number = checks.number(value, name)
     if not 0.0 <= number <= 1.0:
         raise InputError(f"{name} is {number}: a share in [0, 1] is needed")
@@ -349,26 +351,26 @@ def _share(name: str, value: ArrayLike) -> float:
 
 
 def _within(name: str, value: ArrayLike, low: float, high: float, what: str) -> FloatArray:
-    """`value` as a float64 array of its own shape, all of it in [low, high]; NaN is outside."""
+    """Return `value` as a float64 array of the same shape; values outside [low, high], such as NaN, are refused."""
     array = _as_floats(name, value)
     outside = ~((array >= low) & (array <= high))
     if outside.any():
-        raise InputError(f"{name} holds {float(array[outside][0])}: {what} in [{low:g}, {high:g}] are needed")
+        raise InputError(f"{name} contains {float(array[outside][0])}: {what} in [{low:g}, {high:g}] are needed")
     return array
 
 
 def _distances(distance: ArrayLike) -> FloatArray:
-    """`distance` as a float64 array of its own shape, in [0, 2]."""
+    """Return `distance` as a float64 array of the same shape, with values in [0, 2]."""
     return _within("distance", distance, 0.0, 2.0, "L2 distances of unit-norm embeddings")
 
 
 def _margins(name: str, margin: ArrayLike) -> FloatArray:
-    """`margin` as a float64 array of its own shape, in [−1, 1]."""
+    """Return `margin` as a float64 array of the same shape, with values in [−1, 1]."""
     return _within(name, margin, -1.0, 1.0, "cosine margins")
 
 
 def _calibration_range(calibration_range: tuple[float, float]) -> tuple[float, float]:
-    """(d_min, d_max) as two floats with 0 ≤ d_min < d_max ≤ 2."""
+    """Return (d_min, d_max) as two floats with 0 ≤ d_min < d_max ≤ 2."""
     ends = _as_floats("calibration_range", calibration_range)
     if ends.shape != (2,):
         raise InputError(f"calibration_range has shape {ends.shape}: two distances (d_min, d_max) are needed")
