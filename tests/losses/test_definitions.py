@@ -615,6 +615,14 @@ def test_three_rows_give_what_a_hand_computes(name, settings, expected):
     assert float(make(name, **settings)(rows, labels)) == pytest.approx(expected, abs=1e-12)
 
 
+def test_pairs_exactly_at_a_margin_of_tcm_are_hard():
+    rows = torch.tensor([[1.0, 1, 1, 1], [1, 1, 1, -1], [1, 1, -1, 1]], dtype=torch.float64) / 2  # cosines 1/2, 1/2, 0
+    loss = make("tcm", positive_margin=0.5, negative_margin=0.5)
+    loss(rows, torch.tensor([0, 0, 1]))
+    assert loss.values["hard_positives"] == 1
+    assert loss.values["hard_negatives"] == 1
+
+
 def test_gradient_of_tcm_by_three_rows_is_what_a_hand_computes():
     example = Example(torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]], dtype=torch.float64), torch.tensor([0, 0, 1]))
     # (0.9 - ab) + (bc - 0.5): by a it is -b, by b it is c - a, by c it is b, each without its part along the row

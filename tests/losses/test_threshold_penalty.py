@@ -158,3 +158,11 @@ def test_a_batch_with_nan_leaves_nothing_in_the_queue(recwarn):
     assert loss.queue.isfinite().all()
     assert len(loss.queue) == len(labels) - 1
     assert not recwarn.list
+
+
+def test_as_many_domains_are_found_as_there_are_bundles_of_vectors():
+    bundles = torch.eye(4, dtype=torch.float64)[torch.arange(20) % 4]
+    noise = torch.randn(20, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    domain = divide(torch.nn.functional.normalize(bundles + 0.05 * noise), 4)
+    assert all(len(set(domain[start::4].tolist())) == 1 for start in range(4))
+    assert len(set(domain.tolist())) == 4
