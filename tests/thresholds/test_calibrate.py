@@ -377,7 +377,7 @@ def test_similarity_at_is_the_smallest_with_the_probability(letters):
 
 def test_a_probability_that_is_never_reached_is_said_to_be():
     found = Calibration("platt", 0.001, {"slope": 4.0, "intercept": -5.0})
-    with pytest.raises(im.InputError, match=r"no similarity has a probability of 0\.9: the largest, .* 0\.268"):
+    with pytest.raises(im.InputError, match=r"no similarity has a probability of 0\.9: the largest is 0\.268"):
         found.similarity_at(0.9)
     assert Calibration("platt", 0.5, {"slope": 1.0, "intercept": 5.0}).similarity_at(0.2) == -1.0
     for wrong in (0, 1.5, "half", float("nan")):
@@ -394,7 +394,7 @@ def test_what_is_no_similarity_is_refused():
         with pytest.raises(im.InputError, match=f"similarity .*{words}"):
             found(wrong)
     for wrong in (-0.1, [2.5], float("nan")):
-        with pytest.raises(im.InputError, match="distance holds"):
+        with pytest.raises(im.InputError, match="distance has"):
             found.probability_at_distance(wrong)
 
 
@@ -408,9 +408,9 @@ def test_evaluations_and_settings_that_cannot_be_used_are_refused(letters):
             calibrate(wrong)
         with pytest.raises(im.InputError, match=f"has no {kind} pairs"):
             calibration_errors(wrong, Calibration("platt", 0.5, {"slope": 1.0, "intercept": 0.0}))
-    with pytest.raises(im.InputError, match=r"only 3 of the 3 classes .* give folds=3 or fewer"):
+    with pytest.raises(im.InputError, match=r"only 3 of the 3 classes .* use folds=3 or fewer"):
         calibrate(evaluation_of(some, some), folds=5)
-    with pytest.raises(im.InputError, match="no class of the evaluation has both"):
+    with pytest.raises(im.InputError, match="no class has both"):
         calibrate(evaluation_of([[0.5], []], [[], [0.1]]))
     with pytest.raises(im.InputError, match="evaluate at least two such classes"):
         calibrate(evaluation_of([[0.5], []], [[0.1], [0.1]]), folds=2)
@@ -434,7 +434,7 @@ PLATT = {"slope": 1.0, "intercept": 0.0}
     ("change", "words"),
     [
         ({"method": "beta"}, "method is 'beta'"),
-        ({"prior": "half"}, "prior is the text"),
+        ({"prior": "half"}, "prior is 'half'"),
         ({"prior": 1}, "prior is 1"),
         ({"parameters": [1, 2]}, "a mapping is needed, with slope, intercept"),
         ({"parameters": {"slope": 1.0}}, "exactly slope, intercept are needed"),
@@ -445,10 +445,10 @@ PLATT = {"slope": 1.0, "intercept": 0.0}
         ({"method": "temperature", "parameters": {"temperature": 0, "centre": 0}}, "temperature is 0"),
         ({"method": "isotonic", "parameters": {"similarity": 1, "probability": [1]}}, "similarity of the knots is 1"),
         ({"method": "isotonic", "parameters": {"similarity": [0, 1], "probability": [1]}}, "2 similarities and 1"),
-        ({"method": "isotonic", "parameters": {"similarity": [0, 1], "probability": [1, 0]}}, "do not rise"),
+        ({"method": "isotonic", "parameters": {"similarity": [0, 1], "probability": [1, 0]}}, "do not increase"),
         ({"method": "isotonic", "parameters": {"similarity": [0], "probability": [1.5]}}, "from 0 to 1"),
         ({"errors_after": 0.1}, "errors_after is 0.1: a mapping"),
-        ({"more": 1}, "calibration holds .*more"),
+        ({"more": 1}, "calibration has .*more"),
     ],
     ids=str,
 )

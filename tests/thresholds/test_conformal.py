@@ -325,7 +325,7 @@ def test_a_set_without_pairs_promises_nothing():
         ({"far": 1.0}, "far is 1.0: a number above 0 and below 1"),
         ({"frr": 0}, "frr is 0: a number above 0 and below 1"),
         ({"far": 0.1, "delta": 1.5}, "delta is 1.5"),
-        ({"far": "0.1"}, "far is the text"),
+        ({"far": "0.1"}, "far is '0.1'"),
         ({"far": float("nan")}, "far is nan"),
     ],
     ids=str,

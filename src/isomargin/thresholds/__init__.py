@@ -1,1 +1,1 @@
-"""Which threshold to put into production, and how far to trust it: works from an Evaluation, never from vectors."""
+"""Choose a threshold for production and say how reliable it is, from an Evaluation, without the vectors."""

@@ -1,7 +1,7 @@
-"""Post-hoc calibration: from cosine similarity to the probability that a pair is a match, by one map for all classes.
+"""Post-hoc calibration: one map for all classes from cosine similarity to the probability that a pair is a match.
 
-Platt's sigmoid, isotonic regression and temperature scaling, fitted to an Evaluation's counts. The map is monotone, so
-it changes no ranking: it says what a similarity means, and makes no threshold hold for more classes.
+Platt's sigmoid, isotonic regression and temperature scaling, fitted to the counts of an Evaluation. The map is
+monotone, so it changes no ranking: it says what a similarity means, but makes no threshold hold for more classes.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ PARAMETERS = {
     "temperature": ("temperature", "centre"),
     "isotonic": ("similarity", "probability"),
 }
-BINS = 15  # of probability, in the errors that calibrate reports
+BINS = 15  # bins of probability of the errors that calibrate reports
 BALANCED = 0.5
-HOTTEST = 1e6  # a temperature at which similarity says nothing any more
-ROUNDING = 1e-2  # by which half-precision similarities may leave [-1, 1]
+HOTTEST = 1e6  # a temperature at which the probability no longer depends on the similarity
+ROUNDING = 1e-2  # by how much half-precision similarities may leave [-1, 1]
 
 
 def log_odds(share: float) -> float:
-    """log(p / (1 - p))."""
+    """Compute log(p / (1 - p))."""
     return math.log(share) - math.log1p(-share)
 
 
@@ -63,7 +63,7 @@ class Calibration:
 
     - platt: p = sigmoid(slope · s + intercept)
     - temperature: p = sigmoid((s - centre) / temperature + log(prior / (1 - prior)))
-    - isotonic: straight between knots (similarity, probability), and as at the nearest knot outside them
+    - isotonic: linear between knots (similarity, probability), constant outside them
 
     >>> calibration = Calibration("platt", 0.5, {"slope": 10.0, "intercept": -4.0})
     >>> calibration([0.2, 0.4, 0.6]).round(4)
@@ -75,15 +75,15 @@ class Calibration:
     """
 
     method: Method
-    """Which of the three."""
+    """``"platt"``, ``"isotonic"`` or ``"temperature"``."""
     prior: float
-    """Share of matches among the pairs that the probabilities are for."""
+    """Share of matches among the pairs for which the probabilities hold."""
     parameters: Parameters
-    """The method's numbers, by the names above."""
+    """Parameters of the method, by the names above."""
     errors_before: ErrorSummary | None = None
-    """Errors of (1 + s) / 2 taken for a probability, on the same classes; None if not judged."""
+    """Errors of (1 + s) / 2 as a probability, on the same classes; None if unknown."""
     errors_after: ErrorSummary | None = None
-    """Errors on classes that the map was not fitted on; None if not judged at this prior."""
+    """Errors on classes on which the map was not fitted; None if unknown for this prior."""
 
     def __post_init__(self) -> None:
         checks.one_of(self.method, "method", get_args(Method))
@@ -91,11 +91,11 @@ class Calibration:
         check_parameters(self.method, self.parameters)
 
     def __call__(self, similarity: ArrayLike) -> Any:
-        """Probability of a match at each cosine similarity: an array of the same shape, or a number for a number."""
+        """Compute the probability of a match at cosine similarities: an array of the same shape, or a number."""
         values = as_numbers(similarity, "similarity")
         if not np.all(np.abs(values) <= 1 + ROUNDING):  # NaN too
             wrong = values[~(np.abs(values) <= 1 + ROUNDING)][0]
-            raise InputError(f"similarity holds {wrong}: cosine similarities from -1 to 1 are needed")
+            raise InputError(f"similarity has {wrong}: cosine similarities from -1 to 1 are needed")
         result = self._probability(values)
         return result if result.ndim else float(result)
 
@@ -120,7 +120,7 @@ class Calibration:
         return np.array(self.parameters["similarity"]), np.array(self.parameters["probability"])
 
     def probability_at_distance(self, distance: ArrayLike) -> Any:
-        """Probability of a match of unit vectors so far apart, d from 0 to 2: that at s = 1 - d²/2.
+        """Compute the probability of a match at distances d of unit vectors, from 0 to 2: that at s = 1 - d²/2.
 
         >>> Calibration("platt", 0.5, {"slope": 10.0, "intercept": -5.0}).probability_at_distance(1.0)
         0.5
@@ -128,13 +128,13 @@ class Calibration:
         values = as_numbers(distance, "distance")
         if not np.all((values >= 0) & (values <= 2 + ROUNDING)):
             wrong = values[~((values >= 0) & (values <= 2 + ROUNDING))][0]
-            raise InputError(f"distance holds {wrong}: distances of unit vectors from 0 to 2 are needed")
+            raise InputError(f"distance has {wrong}: distances between unit vectors from 0 to 2 are needed")
         return self(np.maximum(as_similarity(values), -1.0))
 
     def similarity_at(self, probability: float) -> float:
-        """Give the smallest similarity with at least this probability (-1 if every one has), found by halving.
+        """Find the smallest similarity with at least this probability, by bisection; -1 if every one has it.
 
-        Refused where no similarity reaches it.
+        A probability that no similarity reaches is refused.
         """
         wanted = checks.number(probability, "probability")
         if not 0 < wanted <= 1:
@@ -144,21 +144,21 @@ class Calibration:
             return low
         if self(high) < wanted:
             raise InputError(
-                f"no similarity has a probability of {wanted:g}: the largest, at similarity 1, is {self(high):.6g} "
-                f"(for a share of matches of {self.prior:g})"
+                f"no similarity has a probability of {wanted:g}: the largest is {self(high):.6g}, at similarity 1 "
+                f"(for a prior of {self.prior:g})"
             )
-        for _ in range(60):  # beyond what a float near 1 resolves
+        for _ in range(60):  # more than the precision of a float near 1
             middle = (low + high) / 2
             low, high = (low, middle) if self(middle) >= wanted else (middle, high)
         return high
 
     def with_prior(self, prior: float) -> Calibration:
-        """Give the same map for another share of matches: log-odds move by that of the prior.
+        """Return the same map for another share of matches.
 
-        logit p' = logit p + logit prior' - logit prior: Bayes' rule, as long as matches among themselves and others
-        among themselves are as similar as before. For isotonic, shifted at its knots, it is exactly what a fit with
-        that prior gives. For platt and temperature such a fit agrees to within sampling error where the pairs follow
-        the model, and is better where they do not. Errors are not carried over: they were those of the other prior.
+        By Bayes' rule, logit p' = logit p + logit prior' - logit prior, provided that the similarities of positive
+        pairs and those of negative pairs have the same distributions as before. For isotonic, this is exactly the fit
+        with that prior, at the knots. For platt and temperature, such a fit agrees within sampling error if the pairs
+        follow the model, and is better if they do not. The errors are dropped, because they hold for the old prior.
         """
         from scipy.special import expit, logit
 
@@ -168,29 +168,29 @@ class Calibration:
             slope, intercept = self._line
             parameters = {"slope": slope, "intercept": intercept + shift}
         elif self.method == "isotonic":
-            moved = np.maximum.accumulate(expit(logit(self._knots[1]) + shift))  # rounding must not make it fall
+            moved = np.maximum.accumulate(expit(logit(self._knots[1]) + shift))  # in spite of rounding
             parameters = {**self.parameters, "probability": tuple(moved.tolist())}
         return replace(self, prior=float(prior), parameters=parameters, errors_before=None, errors_after=None)
 
     def as_values(self) -> dict[str, Any]:
-        """Give JSON values, which ``from_values`` reads back without loss.
+        """Convert to JSON values, which ``from_values`` reads without loss.
 
         >>> Calibration("platt", 0.5, {"slope": 10.0, "intercept": -4.0}).as_values()["parameters"]
         {'slope': 10.0, 'intercept': -4.0}
         """
         parameters = {
-            name: [float(each) for each in value] if isinstance(value, tuple) else float(value)
+            name: [float(entry) for entry in value] if isinstance(value, tuple) else float(value)
             for name, value in self.parameters.items()
         }
         errors = {
-            name: None if each is None else each.as_values()
-            for name, each in (("errors_before", self.errors_before), ("errors_after", self.errors_after))
+            name: None if summary is None else summary.as_values()
+            for name, summary in (("errors_before", self.errors_before), ("errors_after", self.errors_after))
         }
         return {"method": self.method, "prior": float(self.prior), "parameters": parameters, **errors}
 
     @classmethod
     def from_values(cls, values: Any) -> Calibration:
-        """Make a calibration of JSON values, refused with a sentence where they are none."""
+        """Convert from the JSON values of ``as_values``; anything else is refused."""
         checked = named_values(values, "calibration", list(cls.__dataclass_fields__))
         method: Any = checks.one_of(checked["method"], "method", get_args(Method))
         given = named_values(checked["parameters"], f"parameters of {method}", PARAMETERS[method])
@@ -203,18 +203,18 @@ class Calibration:
 
 
 def as_numbers(values: ArrayLike, name: str) -> Floats:
-    """Return an array of float64, refused where these are no numbers."""
+    """Convert to an array of float64; anything but numbers is refused."""
     try:
         found = np.asarray(values)
         if found.dtype.kind not in "fiu":
             raise ValueError
     except ValueError as error:
-        raise InputError(f"{name} is no array of numbers: give numbers, in one array or list") from error
+        raise InputError(f"{name} is not an array of numbers: one array or list of numbers is needed") from error
     return found.astype(np.float64)
 
 
 def check_parameters(method: str, parameters: Any) -> None:
-    """Refuse parameters that are not those of a rising map."""
+    """Refuse parameters of a map that is not increasing."""
     name = f"parameters of {method}"
     values = named_values(parameters, name, PARAMETERS[method])
     if method == "platt":
@@ -224,18 +224,18 @@ def check_parameters(method: str, parameters: Any) -> None:
         checks.above_zero(values["temperature"], "temperature")
         checks.cosine(values["centre"], "centre")
     else:
-        for each in PARAMETERS[method]:
-            if not isinstance(values[each], tuple) or not values[each]:
-                raise InputError(f"{each} of the knots is {values[each]!r}: a list of numbers is needed")
-        similarity = [checks.number(each, "similarity of a knot") for each in values["similarity"]]
-        probability = [zero_to_one(each, "probability of a knot") for each in values["probability"]]
+        for parameter in PARAMETERS[method]:
+            if not isinstance(values[parameter], tuple) or not values[parameter]:
+                raise InputError(f"{parameter} of the knots is {values[parameter]!r}: a list of numbers is needed")
+        similarity = [checks.number(value, "similarity of a knot") for value in values["similarity"]]
+        probability = [zero_to_one(value, "probability of a knot") for value in values["probability"]]
         if len(similarity) != len(probability):
             raise InputError(
                 f"the knots have {len(similarity)} similarities and {len(probability)} probabilities: "
-                "one probability a similarity is needed"
+                "one probability per similarity is needed"
             )
         if np.any(np.diff(similarity) <= 0) or np.any(np.diff(probability) < 0):
-            raise InputError("the knots do not rise: similarities must ascend, and probabilities must not fall")
+            raise InputError("the knots do not increase: similarities must increase, and probabilities not decrease")
 
 
 # ----- fits
@@ -243,61 +243,61 @@ def check_parameters(method: str, parameters: Any) -> None:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Weighted pairs of both kinds, as a fit takes them."""
+    """Weighted positive and negative pairs, the input of a fit."""
 
     similarity: Floats
     """(points,)."""
     matched: NDArray[np.bool_]
     """(points,) whether the pairs are positive."""
     weight: Floats
-    """(points,) positive ones sum to the prior, negative ones to the rest."""
+    """(points,) those of positive pairs sum to the prior, those of negative pairs to the rest."""
     target: Floats
-    """(points,) Platt's: (N + 1) / (N + 2) for N positive pairs, 1 / (N + 2) for N negative ones."""
+    """(points,) Platt's targets: (N + 1) / (N + 2) for N positive pairs, 1 / (N + 2) for N negative pairs."""
     prior: float
     """Share of matches."""
 
 
 def gather_evidence(positives: Points, negatives: Points, groups: Sequence[int], prior: float) -> Evidence:
-    """Add up the pairs of these groups of classes, and weigh them to the prior."""
+    """Add up the pairs of these groups of classes, and weight them to the prior."""
     parts: list[tuple[Floats, NDArray[np.bool_], Floats, Floats]] = []
     for points, share, matches in ((positives, prior, True), (negatives, 1 - prior, False)):
         weight = points.weight[list(groups)].sum(axis=0)
-        some, pairs = weight > 0, weight.sum() / points.appearances
-        size, target = int(some.sum()), ((pairs if matches else 0) + 1) / (pairs + 2)
-        weighted = weight[some] * (share / weight.sum())
-        parts.append((points.similarity[some], np.full(size, matches), weighted, np.full(size, target)))
-    similarity, matched, weights, targets = (np.concatenate(each) for each in zip(*parts, strict=True))
+        occupied, pairs = weight > 0, weight.sum() / points.appearances
+        size, target = int(occupied.sum()), ((pairs if matches else 0) + 1) / (pairs + 2)
+        weighted = weight[occupied] * (share / weight.sum())
+        parts.append((points.similarity[occupied], np.full(size, matches), weighted, np.full(size, target)))
+    similarity, matched, weights, targets = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     return Evidence(similarity, matched, weights, targets, prior)
 
 
 def fit_platt(evidence: Evidence) -> Parameters:
-    """Maximum likelihood of sigmoid(a s + b), a >= 0, to Platt's smoothed targets, without any penalty."""
+    """Fit sigmoid(a s + b), a >= 0, to Platt's smoothed targets by maximum likelihood, without a penalty."""
     from sklearn.linear_model import LogisticRegression
 
     similarity, weight, target = evidence.similarity, evidence.weight, evidence.target
     mean = float(weight @ similarity)
     deviation = math.sqrt(float(weight @ np.square(similarity - mean)))
     flat = {"slope": 0.0, "intercept": log_odds(float(weight @ target))}
-    if deviation < 1e-9:  # no two similarities differ
+    if deviation < 1e-9:  # all similarities are equal
         return flat
     scaled = (similarity - mean) / deviation
     model = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-12, max_iter=1000)
-    # A target between 0 and 1 is a pair of each kind, weighted to it.
+    # A target between 0 and 1 is one pair of each kind, with the weights of the target.
     model.fit(
         np.concatenate([scaled, scaled])[:, None],
         np.repeat([1, 0], len(scaled)),
         sample_weight=np.concatenate([weight * target, weight * (1 - target)]),
     )
     slope = float(model.coef_[0, 0]) / deviation
-    if slope <= 0:  # the likelihood is concave: where it falls at 0, no positive slope is better
+    if slope <= 0:  # the likelihood is concave: no positive slope is better than 0
         return flat
     return {"slope": slope, "intercept": float(model.intercept_[0]) - slope * mean}
 
 
 def fit_temperature(evidence: Evidence) -> Parameters:
-    """Maximum likelihood of T in sigmoid((s - s0)/T + logit prior), s0 being where FAR = FRR, to Platt's targets.
+    """Fit T in sigmoid((s - s0)/T + logit prior) to Platt's targets by maximum likelihood; s0 is where FAR = FRR.
 
-    The derivative of the likelihood by 1/T falls, so that its one root is found by halving.
+    The derivative of the likelihood with respect to 1/T decreases, so it has one root.
     """
     from scipy.optimize import brentq
     from scipy.special import expit
@@ -310,19 +310,19 @@ def fit_temperature(evidence: Evidence) -> Parameters:
         return float(weighted @ (target - expit(inverse * offset + shift)))
 
     least = 1 / HOTTEST
-    if slope(least) <= 0:  # similarity tells nothing, or the contrary
+    if slope(least) <= 0:  # matches are not more similar than other pairs
         return {"temperature": HOTTEST, "centre": centre}
     most = 1.0
-    while slope(most) > 0:  # no target is 0 or 1, so that a steep enough sigmoid is too sure of every pair
+    while slope(most) > 0:  # ends, because no target is 0 or 1: a steep sigmoid exceeds them
         most *= 2
     return {"temperature": 1 / float(brentq(slope, least, most, xtol=1e-12, rtol=1e-14)), "centre": centre}
 
 
 def equal_error_similarity(evidence: Evidence) -> float:
-    """Threshold at which FAR first reaches FRR, midway between the pair that is there and the next less similar one.
+    """Find the similarity at which FAR first reaches FRR, midway between that pair and the next less similar one.
 
-    Every threshold between the two accepts the same pairs; where similarity separates matches from others, that is the
-    whole gap, and a sigmoid should not be centred on its edge.
+    Every threshold between the two accepts the same pairs. If similarity separates the positive from the negative
+    pairs, that is the whole gap between them, and a sigmoid should not be centred on its edge.
     """
     order = np.argsort(-evidence.similarity, kind="stable")
     descending = evidence.similarity[order]
@@ -334,7 +334,7 @@ def equal_error_similarity(evidence: Evidence) -> float:
 
 
 def fit_isotonic(evidence: Evidence) -> Parameters:
-    """Least squares among rising maps, which is maximum likelihood too; kept are the ends of its level pieces."""
+    """Fit an increasing map by least squares, which is maximum likelihood too; its knots end the constant pieces."""
     from sklearn.isotonic import IsotonicRegression
 
     model = IsotonicRegression(increasing=True, out_of_bounds="clip")
@@ -357,29 +357,29 @@ def calibrate(
     folds: int | None = None,
     seed: int = 0,
 ) -> Calibration:
-    """Fit a map from cosine similarity to the probability of a match, and judge it on classes left out.
+    """Fit a map from cosine similarity to the probability of a match, and compute its errors on held-out classes.
 
-    Pairs are pooled: every positive pair weighs the same, and so does every negative one, so that large classes count
-    by their pairs. All positives together weigh ``prior``, all negatives the rest.
+    Pairs are pooled: every positive pair has the same weight, and so has every negative pair, so large classes count
+    more. The weights of the positive pairs sum to ``prior``, those of the negative pairs to the rest.
 
-    Platt's targets, (N + 1)/(N + 2) for a match and 1/(N + 2) for another pair, keep the slope finite where similarity
-    separates the two; the isotonic map has no such caution, and says 0 and 1 beyond the pairs it has seen. Maps do not
-    fall: where more similar pairs match less often, they are level.
+    Platt's targets, (N + 1)/(N + 2) for positive and 1/(N + 2) for negative pairs, keep the slope finite if similarity
+    separates the two. The isotonic map has no such safeguard: outside the pairs it has seen it gives 0 or 1. Maps never
+    decrease: where more similar pairs match less often, they are constant.
 
-    The errors it carries are cross-fitted. Classes are dealt into folds; for each the map is fitted on the other
-    classes' pairs and judged on its own, and the folds' errors are averaged. The negative pairs between the two are
-    seen by both, which counts by class cannot undo. The map itself is fitted on all classes.
+    The errors are cross-fitted. Classes are divided into folds. For each fold, the map is fitted on the pairs of the
+    other classes and evaluated on those of the fold, and the errors of the folds are averaged. Both contain the
+    negative pairs between the two, which counts per class cannot separate. The returned map is fitted on all classes.
 
     Args:
         evaluation: the pairs.
-        method: ``"platt"``: a sigmoid of two parameters. ``"temperature"``: one that is centred where FAR = FRR, its
-            width alone being fitted (a cosine similarity is no logit, so that the place of its zero has to be chosen).
-            ``"isotonic"``: any rising map; it needs thousands of pairs of each kind.
-        prior: share of matches among the pairs that production will see; 0.5 unless given. The data's own share is an
-            artefact of how many images and classes it has (0.5% of all pairs, say) and says nothing about production.
+        method: ``"platt"``: a sigmoid with two parameters. ``"temperature"``: a sigmoid centred where FAR = FRR, of
+            which only the width is fitted (a cosine similarity is not a logit, so its zero must be chosen).
+            ``"isotonic"``: any increasing map; it needs thousands of pairs of each kind.
+        prior: share of matches among the pairs in production, 0.5 by default. The share in the data (0.5% of all pairs,
+            say) follows from its numbers of items and classes and says nothing about production.
             ``Calibration.with_prior`` changes it later.
-        folds: groups of classes; 5, or as many as there are classes if those are fewer.
-        seed: of the draw of the folds.
+        folds: number of groups of classes; by default 5, or the number of classes if that is smaller.
+        seed: seed of the random folds.
 
     >>> import isomargin as im
     >>> rows = np.random.default_rng(0).normal(size=(120, 8)) + 2 * np.eye(8)[np.arange(120) % 6]
@@ -408,24 +408,24 @@ def calibrate(
     def judge(maps: Sequence[Probability]) -> ErrorSummary:
         by_fold = [group_errors(positives, negatives, fold, maps[fold], share, BINS) for fold in range(folds)]
         by_class = class_errors(counts, maps, fold_of, share, BINS)
-        ece, mce, adaptive = (float(each) for each in np.mean(by_fold, axis=0))
+        ece, mce, adaptive = (float(error) for error in np.mean(by_fold, axis=0))
         return CalibrationErrors(share, BINS, ece, mce, adaptive, evaluation.names, *by_class).summary
 
     return replace(fit(range(folds)), errors_before=judge([uncalibrated] * folds), errors_after=judge(held_out))
 
 
 def deal(both: NDArray[np.bool_], folds: int, seed: int) -> NDArray[np.int64]:
-    """(classes,) the fold of each class; those with pairs of both kinds are dealt evenly, and so are the others.
+    """(classes,) the fold of each class; classes with pairs of both kinds are divided evenly, and so are the others.
 
     >>> np.bincount(deal(np.ones(7, bool), folds=3, seed=0)).tolist()
     [3, 2, 2]
     """
     if both.sum() < folds:
         few = int(both.sum())
-        mend = f"give folds={few} or fewer" if few >= 2 else "evaluate at least two such classes"
+        remedy = f"use folds={few} or fewer" if few >= 2 else "evaluate at least two such classes"
         raise InputError(
             f"folds is {folds}, but only {few} of the {len(both)} classes have both positive and negative pairs, and "
-            f"each fold needs one to judge the calibration on: {mend}"
+            f"each fold needs one: {remedy}"
         )
     generator = np.random.default_rng(seed)
     fold_of = np.empty(len(both), np.int64)

@@ -1,6 +1,7 @@
-"""How far probabilities of a match are from the shares of matches: ECE, MCE and adaptive ECE, pooled and per class.
+"""Calibration errors of match probabilities: ECE, MCE and adaptive ECE, pooled and per class.
 
-Works on an Evaluation's counts and any map from similarity to probability; fitting such a map is `calibrate.py`'s work.
+They are computed from the counts of an Evaluation and any map from similarity to probability. Fitting such a map is in
+`calibrate.py`.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
     from isomargin.measure.evaluation import Evaluation
     from isomargin.thresholds.calibrate import Calibration
 
-LISTED = 1 << 17  # a list of more pairs than this is grouped
-FINE_BINS = 1 << 12  # into so many bins of similarity
-CHUNK = 1 << 22  # pairs, or counters, looked at together
+LISTED = 1 << 17  # lists of more pairs than this are binned
+FINE_BINS = 1 << 12  # number of bins of similarity
+CHUNK = 1 << 22  # pairs, or counters, processed at a time
 
 Probability = Callable[[Any], Any]  # of similarities
 Weighted = tuple[Floats, Floats]  # (points,) probabilities and weights
@@ -35,18 +36,18 @@ Weighted = tuple[Floats, Floats]  # (points,) probabilities and weights
 
 @dataclass(frozen=True)
 class Points:
-    """Pairs of one kind as points of similarity, with the number of pairs that each group of classes has there."""
+    """Positive or negative pairs as points of similarity, with the number of pairs of each group of classes."""
 
     similarity: Floats
     """(points,)."""
     weight: Floats
-    """(groups, points) pairs of the group's classes; a negative pair counts for both its classes."""
+    """(groups, points) pairs of the group's classes; a negative pair counts for both of its classes."""
     appearances: int
-    """In how many classes each pair appears."""
+    """Number of classes in which each pair appears."""
 
 
 def as_similarity(distances: NDArray[Any]) -> Floats:
-    """Cosine similarity of unit vectors so far apart: s = 1 - d²/2."""
+    """Convert distances between unit vectors to cosine similarities: s = 1 - d²/2."""
     return np.asarray(1.0 - np.square(distances, dtype=np.float64) / 2)
 
 
@@ -58,14 +59,14 @@ def bin_similarity(distances: BinnedDistances) -> Floats:
 def gather_points(distances: ClassDistances, group_of: NDArray[np.int64], groups: int) -> Points:
     """Add up the pairs of each group of classes.
 
-    Lists of up to 131,072 pairs keep every pair. Longer ones are grouped into 4,096 bins of similarity, each at the
-    mean similarity of its pairs: a bin is at most 5e-4 wide, and the mean of sigmoid(a s + b) over its pairs differs
-    from the value at their mean by at most a²/(20 · 4,096²), below 5e-6 for slopes a of up to 40. Binned counts stay
-    in their bins, each at its middle, with an error of the same kind. A pair nearer than a bin's width to the edge of
-    a bin of probability may count on either side of it.
+    Lists of up to 131,072 pairs keep every pair. Longer lists are put into 4,096 bins of similarity, each represented
+    by the mean similarity of its pairs. A bin is at most 5e-4 wide, and the mean of sigmoid(a s + b) over its pairs
+    differs from the value at their mean by at most a²/(20 · 4,096²), which is below 5e-6 for slopes a of up to 40.
+    Binned counts stay in their bins, each represented by its middle, with a similar error. A pair within a bin's width
+    of the edge between two bins of probability may count on either side.
 
     Args:
-        distances: pairs of one kind.
+        distances: positive or negative pairs.
         group_of: (classes,) the group of each class.
         groups: number of groups.
 
@@ -90,8 +91,8 @@ def gather_points(distances: ClassDistances, group_of: NDArray[np.int64], groups
 
 
 def group_list(distances: ListedDistances, pair_group: NDArray[np.int32], groups: int) -> Points:
-    """Put a long list into fine bins of similarity, each at the mean of its pairs."""
-    low, high = (float(as_similarity(each)) for each in (distances.distances.max(), distances.distances.min()))
+    """Put a long list into fine bins of similarity, each represented by the mean of its pairs."""
+    low, high = float(as_similarity(distances.distances.max())), float(as_similarity(distances.distances.min()))
     weight, sums = np.zeros(groups * FINE_BINS), np.zeros(FINE_BINS)
     for first in range(0, len(pair_group), CHUNK):
         similarity = as_similarity(distances.distances[first : first + CHUNK])
@@ -102,20 +103,21 @@ def group_list(distances: ListedDistances, pair_group: NDArray[np.int32], groups
         weight += np.bincount(place, minlength=groups * FINE_BINS)
     by_group = weight.reshape(groups, FINE_BINS)
     pairs = by_group.sum(axis=0)
-    some = pairs > 0
-    return Points(sums[some] / pairs[some], by_group[:, some], distances.appearances)
+    occupied = pairs > 0
+    return Points(sums[occupied] / pairs[occupied], by_group[:, occupied], distances.appearances)
 
 
 # ----- errors of one set of pairs
 
 
 def errors_of(positives: Weighted, negatives: Weighted, prior: float, bins: int) -> tuple[float, float, float]:
-    """(ECE, MCE, adaptive ECE) of pairs of these probabilities and weights, positives together weighing the prior.
+    """Compute (ECE, MCE, adaptive ECE) of pairs with these probabilities and weights; positive pairs sum to the prior.
 
-    A match at 0.9 weighs 1/2, others at 0.9 and 0.2 weigh 1/4 each: of what is at 0.9, 2/3 match.
+    In the example, a positive pair at 0.9 weighs 1/2 and negative pairs at 0.9 and 0.2 weigh 1/4 each, so that 2/3 of
+    the weight at 0.9 are matches.
 
-    >>> matches, others = (np.array([0.9]), np.ones(1)), (np.array([0.9, 0.2]), np.ones(2))
-    >>> [round(each, 4) for each in errors_of(matches, others, prior=0.5, bins=10)]
+    >>> positives, negatives = (np.array([0.9]), np.ones(1)), (np.array([0.9, 0.2]), np.ones(2))
+    >>> [round(error, 4) for error in errors_of(positives, negatives, prior=0.5, bins=10)]
     [0.225, 0.2333, 0.225]
     """
     positive_probability, positive_weight = positives
@@ -126,20 +128,20 @@ def errors_of(positives: Weighted, negatives: Weighted, prior: float, bins: int)
     mass = np.concatenate([positive_mass, negative_mass])
     excess = np.concatenate([positive_mass * (1 - positive_probability), -negative_mass * negative_probability])
 
-    place = np.searchsorted(np.linspace(0, 1, bins + 1)[1:-1], probability)  # bins open on the left, as Guo et al.
+    place = np.searchsorted(np.linspace(0, 1, bins + 1)[1:-1], probability)  # open on the left, as in Guo et al.
     bin_mass = np.bincount(place, weights=mass, minlength=bins)
     bin_excess = np.abs(np.bincount(place, weights=excess, minlength=bins))
-    some = bin_mass > 0
+    occupied = bin_mass > 0
 
-    order = np.argsort(probability, kind="stable")  # of two sorted runs: a merge
+    order = np.argsort(probability, kind="stable")  # merges two sorted runs
     ascending = probability[order]
-    last = np.append(ascending[1:] > ascending[:-1], True)  # pairs of equal probability are one point
+    last = np.append(ascending[1:] > ascending[:-1], True)  # pairs of equal probability form one point
     mass_below = np.append(0.0, np.cumsum(mass[order])[last])
     excess_below = np.append(0.0, np.cumsum(excess[order])[last])
     at_levels = np.interp(np.linspace(0, mass_below[-1], bins + 1), mass_below, excess_below)
     return (
         float(bin_excess.sum()),
-        float((bin_excess[some] / bin_mass[some]).max()),
+        float((bin_excess[occupied] / bin_mass[occupied]).max()),
         float(np.abs(np.diff(at_levels)).sum()),
     )
 
@@ -147,13 +149,13 @@ def errors_of(positives: Weighted, negatives: Weighted, prior: float, bins: int)
 def group_errors(
     positives: Points, negatives: Points, group: int, probability: Probability, prior: float, bins: int
 ) -> tuple[float, float, float]:
-    """Errors of the pairs of one group of classes, pooled."""
+    """Compute the errors of the pooled pairs of one group of classes."""
 
-    def of(points: Points) -> Weighted:
-        some = points.weight[group] > 0
-        return np.asarray(probability(points.similarity[some])), points.weight[group][some]
+    def weighted(points: Points) -> Weighted:
+        occupied = points.weight[group] > 0
+        return np.asarray(probability(points.similarity[occupied])), points.weight[group][occupied]
 
-    return errors_of(of(positives), of(negatives), prior, bins)
+    return errors_of(weighted(positives), weighted(negatives), prior, bins)
 
 
 def class_errors(
@@ -170,7 +172,7 @@ def class_errors(
 def class_points(
     distances: ClassDistances, maps: Sequence[Probability], map_of: NDArray[np.int64]
 ) -> Callable[[int], Weighted]:
-    """Give a function of a class: its pairs' probabilities under its map, and weights."""
+    """Return a function that takes a class and returns the probabilities of its pairs under its map, and weights."""
     if isinstance(distances, ListedDistances):
         listed = distances
 
@@ -179,11 +181,12 @@ def class_points(
             return probability, np.ones(len(probability))
 
         return of_list
-    counts, probabilities = distances.counts, [np.asarray(each(bin_similarity(distances))) for each in maps]
+    counts = distances.counts
+    probabilities = [np.asarray(probability(bin_similarity(distances))) for probability in maps]
 
     def of_bins(which: int) -> Weighted:
-        some = np.flatnonzero(counts[which])
-        return probabilities[map_of[which]][some], counts[which, some].astype(np.float64)
+        occupied = np.flatnonzero(counts[which])
+        return probabilities[map_of[which]][occupied], counts[which, occupied].astype(np.float64)
 
     return of_bins
 
@@ -193,44 +196,42 @@ def class_points(
 
 @dataclass(frozen=True)
 class ErrorSummary:
-    """Calibration errors in a few numbers, as a card holds them."""
+    """Calibration errors in a few numbers, as on a card."""
 
     ece: float
     """Expected calibration error of all pairs."""
     mce: float
-    """Largest gap of a bin."""
+    """Maximum calibration error: the largest error of a bin."""
     adaptive_ece: float
     """Expected calibration error in bins of equal mass."""
     class_ece_mean: float
-    """Mean over classes of their own ECE."""
+    """Mean over classes of the class ECE."""
     class_ece_quantiles: dict[float, float]
-    """Its quantiles over classes."""
+    """Quantiles over classes of the class ECE."""
     class_ece_worst: float
     """The largest ECE of a class."""
     worst_class: str | int
-    """The class that has it."""
+    """The class with that ECE."""
     bins: int
-    """Bins of probability."""
+    """Number of bins of probability."""
 
     def as_values(self) -> dict[str, Any]:
-        """Give JSON values."""
+        """Convert to JSON values."""
         quantiles = {str(q): value for q, value in self.class_ece_quantiles.items()}
         return asdict(self) | {"class_ece_quantiles": quantiles}
 
     @classmethod
     def from_values(cls, values: Any, name: str) -> ErrorSummary:
-        """Read back what ``as_values`` gave; anything else is refused."""
+        """Convert from the JSON values of ``as_values``; anything else is refused."""
         quantile_names = [str(q) for q in QUANTILES]
         checked = named_values(values, name, list(cls.__dataclass_fields__))
         quantiles = named_values(checked["class_ece_quantiles"], f"{name}'s class_ece_quantiles", quantile_names)
         worst = checked["worst_class"]
         if isinstance(worst, bool) or not isinstance(worst, str | int):
-            raise InputError(
-                f"{name}'s worst_class is {worst!r}: the name of a class is needed, text or a whole number"
-            )
+            raise InputError(f"{name}'s worst_class is {worst!r}: a class name is needed, text or a whole number")
         numbers = ("ece", "mce", "adaptive_ece", "class_ece_mean", "class_ece_worst")
         return cls(
-            **{each: zero_to_one(checked[each], f"{name}'s {each}") for each in numbers},
+            **{field: zero_to_one(checked[field], f"{name}'s {field}") for field in numbers},
             class_ece_quantiles={q: zero_to_one(quantiles[str(q)], f"{name}'s quantile {q}") for q in QUANTILES},
             worst_class=worst,
             bins=checks.whole(checked["bins"], f"{name}'s bins"),
@@ -238,17 +239,17 @@ class ErrorSummary:
 
 
 def named_values(values: Any, name: str, wanted: Sequence[str]) -> dict[str, Any]:
-    """Return a mapping that has these names and no others."""
+    """Return a mapping that has exactly these names."""
     if not isinstance(values, dict):
         raise InputError(f"{name} is {values!r}: a mapping is needed, with {', '.join(wanted)}")
     if set(values) != set(wanted):
         found = ", ".join(sorted(map(str, values))) or "nothing"
-        raise InputError(f"{name} holds {found}: exactly {', '.join(wanted)} are needed")
+        raise InputError(f"{name} has {found}: exactly {', '.join(wanted)} are needed")
     return values
 
 
 def zero_to_one(value: Any, name: str) -> float:
-    """Return a number from 0 to 1; one above by no more than rounding counts as 1."""
+    """Return a number from 0 to 1, or above 1 by no more than rounding."""
     if not 0 <= checks.number(value, name) <= 1 + 1e-9:
         raise InputError(f"{name} is {value}: a number from 0 to 1 is needed")
     return float(value)
@@ -256,32 +257,33 @@ def zero_to_one(value: Any, name: str) -> float:
 
 @dataclass(frozen=True, eq=False)
 class CalibrationErrors:
-    """How far probabilities are from shares of matches, pooled and for each class.
+    """Calibration errors, pooled and for each class.
 
-    With the pairs in bins of probability, y being 1 for a match, and every pair weighing w (positives together the
-    prior, negatives together the rest): ECE is the sum over bins of |sum of w (y - p)|, and MCE the largest
-    |sum of w (y - p)| / sum of w of a bin with any weight. Bins are equally wide, or for the adaptive ECE of equal
-    mass, where pairs of equal probability are split in proportion, so that no order of pairs matters.
+    Pairs are put into bins of their probability p. With y = 1 for a match and 0 otherwise, and weights w (those of the
+    positive pairs sum to the prior, those of the negative pairs to the rest), ECE is the sum over bins of
+    |sum of w (y - p)|, and MCE is the largest |sum of w (y - p)| / sum of w over the bins that have pairs. Bins have
+    equal width, or for the adaptive ECE equal weight; there pairs of equal probability are split in proportion, so that
+    their order does not matter.
     """
 
     prior: float
-    """Share of matches that the pairs are weighted to."""
+    """Share of matches to which the pairs are weighted."""
     bins: int
-    """Bins of probability."""
+    """Number of bins of probability."""
     ece: float
     """Expected calibration error of all pairs, in bins of equal width."""
     mce: float
-    """Largest gap of such a bin, however few pairs it holds."""
+    """Largest error of such a bin, however few pairs it has."""
     adaptive_ece: float
-    """Expected calibration error of all pairs, in bins of equal mass."""
+    """Expected calibration error of all pairs, in bins of equal weight."""
     names: NDArray[Any]
-    """(classes,) the evaluation's names."""
+    """(classes,) the names of the classes."""
     class_ece: Floats
-    """(classes,) each class's ECE, its own positives weighing the prior; NaN without pairs of both kinds."""
+    """(classes,) ECE of each class, with its positive pairs weighted to the prior; NaN without pairs of both kinds."""
     class_mce: Floats
-    """(classes,) each class's largest gap."""
+    """(classes,) MCE of each class."""
     class_adaptive_ece: Floats
-    """(classes,) each class's adaptive ECE, in bins of equal mass of its own."""
+    """(classes,) adaptive ECE of each class, in bins of equal weight for that class."""
 
     @property
     def summary(self) -> ErrorSummary:
@@ -304,15 +306,15 @@ class CalibrationErrors:
 def calibration_errors(
     evaluation: Evaluation, probability_of_similarity: Calibration, bins: int = 15
 ) -> CalibrationErrors:
-    """Hold a calibration's probabilities against an evaluation's pairs, weighted to the calibration's prior.
+    """Compute the errors of a calibration on the pairs of an evaluation, weighted to the calibration's prior.
 
-    On the evaluation that the calibration was fitted on the errors are too small; ``calibrate`` reports the errors on
-    classes left out. A class's ECE never vanishes: a class of ten positive pairs cannot fill fifteen bins evenly.
+    On the evaluation on which the calibration was fitted, the errors are too small; ``calibrate`` reports errors on
+    held-out classes. The ECE of a class never vanishes: ten positive pairs cannot fill fifteen bins evenly.
 
     Args:
         evaluation: the pairs, of any set.
-        probability_of_similarity: the calibration to judge.
-        bins: bins of probability.
+        probability_of_similarity: the calibration.
+        bins: number of bins of probability.
 
     >>> import isomargin as im
     >>> from isomargin.thresholds.calibrate import calibrate
@@ -332,12 +334,12 @@ def calibration_errors(
 
 
 def check_pairs(counts: PairCounts) -> None:
-    """Refuse counts without pairs of both kinds, pooled or in any one class."""
+    """Refuse counts without pairs of both kinds, overall or in every class."""
     for kind, side in (("positive", counts.positives), ("negative", counts.negatives)):
         if side.pooled_total == 0:
             raise InputError(
-                f"the evaluation has no {kind} pairs: calibration needs pairs that match and pairs that do not, "
-                "so evaluate at least two classes, with two images or more in some"
+                f"the evaluation has no {kind} pairs: calibration needs both kinds, so evaluate at least two classes "
+                "of which some have two or more items"
             )
     if not np.any((counts.positives.totals > 0) & (counts.negatives.totals > 0)):
-        raise InputError("no class of the evaluation has both positive and negative pairs: evaluate all pairs")
+        raise InputError("no class has both positive and negative pairs: evaluate with pairs='all'")
