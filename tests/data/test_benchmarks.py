@@ -224,7 +224,7 @@ def test_an_empty_folder_is_told_where_the_data_should_be(tmp_path):
 def test_a_missing_image_is_named_and_missing_images_are_counted(tmp_path, make, read, image):
     make(tmp_path)
     (tmp_path / image).unlink()
-    with pytest.raises(InputError, match=r"names 1 image of \d that is not there") as error:
+    with pytest.raises(InputError, match=r"lists 1 image of \d that does not exist") as error:
         read(tmp_path)
     assert f"the first is {tmp_path / image}:" in str(error.value)
 

@@ -71,7 +71,7 @@ def test_training_classes_may_be_named_as_the_numbers_they_are(tmp_path):
     [
         (["owl", "auk"], True, ()),
         (["kea"], False, ()),
-        (["owl", "kea"], True, ("1 of 2 test classes are training classes as well, the rest not",)),
+        (["owl", "kea"], True, ("1 of 2 test classes are training classes too, the others are not",)),
     ],
 )
 def test_two_files_are_taken_as_they_are(tmp_path, test_labels, closed, notes):
@@ -170,7 +170,7 @@ def test_a_set_of_vectors_does_what_a_set_of_images_does_but_has_none():
     assert first_numbers(rows.of_classes([1])) == [1, 3]
     assert rows.select([]).vectors.shape == (0, 3)
     assert find_bad_images(rows) == []
-    with pytest.raises(InputError, match=r"row 2 is a vector and no image: take vectors\[2\]"):
+    with pytest.raises(InputError, match=r"row 2 is a vector and not an image: take vectors\[2\]"):
         rows.read(2)
 
 

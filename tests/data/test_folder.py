@@ -97,7 +97,7 @@ def test_two_folders_are_taken_as_they_are(tmp_path):
     assert (len(data.train), len(data.test), data.notes) == (3, 2, ())
     make_folder(tmp_path, {"test/c": 1})
     assert read_folder(tmp_path, split="folders").notes == (
-        "2 of 3 test classes are training classes as well, the rest not",
+        "2 of 3 test classes are training classes too, the others are not",
     )
 
 

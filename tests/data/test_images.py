@@ -121,9 +121,9 @@ def test_an_unreadable_file_is_named_on_reading(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({}, "none of them came: either pixels, paths or vectors"),
-        ({"pixels": np.zeros((2, 3, 3), np.uint8), "paths": (Path("a"), Path("b"))}, "pixels and paths came"),
-        ({"vectors": np.zeros((2, 3), np.float32), "paths": (Path("a"), Path("b"))}, "paths and vectors came"),
+        ({}, "none of them were given: exactly one of pixels, paths and vectors"),
+        ({"pixels": np.zeros((2, 3, 3), np.uint8), "paths": (Path("a"), Path("b"))}, "pixels and paths were given"),
+        ({"vectors": np.zeros((2, 3), np.float32), "paths": (Path("a"), Path("b"))}, "paths and vectors were given"),
         ({"vectors": np.zeros((3, 3), np.float32)}, "2 entries for 3 vectors"),
         ({"vectors": np.zeros((2, 3))}, "float64: .* of float32 is needed"),
         ({"vectors": np.zeros((2, 0), np.float32)}, r"shape \(2, 0\)"),
@@ -188,7 +188,7 @@ def test_bad_files_are_found_whatever_the_number_of_workers(tmp_path):
     reasons = {path.name: reason for part in (images.train, images.test) for path, reason in find_bad_images(part)}
     assert "truncated" in reasons["cut.jpg"]
     assert "0 bytes" in reasons["empty.png"]
-    assert reasons["page.jpg"] == "UnidentifiedImageError: no image of a known format"
+    assert reasons["page.jpg"] == "UnidentifiedImageError: not an image of a known format"
     assert all("\n" not in reason for reason in reasons.values())
 
 
@@ -227,11 +227,11 @@ def test_workers_must_be_a_count(workers):
 def test_listed_images_must_be_there_once(tmp_path):
     paths = [str(picture(tmp_path / name)) for name in ("a/1.png", "b/1.png")]
     check_listed(paths, "list")
-    with pytest.raises(InputError, match=r"^list names 1 image of 3 that is not there, the first is .*a/2\.png"):
+    with pytest.raises(InputError, match=r"^list lists 1 image of 3 that does not exist, the first is .*a/2\.png"):
         check_listed([*paths, f"{tmp_path}/a/2.png"], "list")
-    with pytest.raises(InputError, match=r"^list names 3 images of 4 that are not there, the first is .*a/3\.png"):
+    with pytest.raises(InputError, match=r"^list lists 3 images of 4 that do not exist, the first is .*a/3\.png"):
         check_listed([paths[0], f"{tmp_path}/c/2.png", f"{tmp_path}/c/1.png", f"{tmp_path}/a/3.png"], "list")
-    with pytest.raises(InputError, match=r"names .*b/1\.png more than once"):
+    with pytest.raises(InputError, match=r"lists .*b/1\.png more than once"):
         check_listed([*paths, paths[1]], "list")
 
 

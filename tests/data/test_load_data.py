@@ -67,7 +67,7 @@ def test_a_root_is_needed_and_must_be_there(name):
         (3, ".", {}, "there is no data set 3"),
         ("folder", ".", {"train_shares": 0.5}, "folder has no setting 'train_shares': did you mean 'train_share'"),
         ("sop", ".", {"split": "open"}, "sop has no setting 'split': known are root"),
-        ("glyphs", ".", {}, r"glyphs was given the root '\.': it is made, not read"),
+        ("glyphs", ".", {}, r"glyphs was given the root '\.': it is generated, not read"),
         ("glyphs", None, {"draws": 0}, "draws is 0"),
     ],
 )

@@ -96,7 +96,7 @@ def test_every_image_comes_once_an_epoch_in_families_too():
 
 
 def test_families_are_needed_to_draw_by_them():
-    with pytest.raises(ValueError, match="families of the images are needed"):
+    with pytest.raises(ValueError, match="families of the items are needed"):
         ClassBatchSampler(labels_of([4] * 4), 2, 2, families_per_batch=1)
 
 
@@ -130,7 +130,7 @@ def test_labels_may_be_text():
         ({"classes_per_batch": 3}, "there are 2 classes"),
         ({"classes_per_batch": 2, "images_per_class": 2.5}, "images_per_class is 2.5"),
         ({"classes_per_batch": 2, "small_classes": "keep"}, "small_classes is 'keep'"),
-        ({"classes_per_batch": 2, "images_per_class": 4, "small_classes": "drop"}, "1 with fewer images were dropped"),
+        ({"classes_per_batch": 2, "images_per_class": 4, "small_classes": "drop"}, "1 with fewer items were dropped"),
         ({"classes_per_batch": 2, "rank": 2, "world_size": 2}, "rank is 2 of 2"),
     ],
 )

@@ -1,1 +1,1 @@
-"""Data sets, each a plain object of arrays."""
+"""Data sets as plain objects of arrays, batches, and augmentation."""

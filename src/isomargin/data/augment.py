@@ -1,7 +1,7 @@
 """Random distortions of training images.
 
-`RandomAffine` distorts a whole batch at once, for small images that are kept in memory: no loader to wait for.
-`RandomCrop` is what the benchmarks' recipes do to each image file.
+`RandomAffine` distorts a whole batch at once, for small images in memory, which need no loader. `RandomCrop` is what
+the recipes of the benchmarks do to each image file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from isomargin.models.torchvision_shim import import_torchvision
 
 @dataclass(frozen=True)
 class RandomAffine:
-    """Turns, scales, shears and shifts each image of a batch at random, with bilinear interpolation and black around.
+    """Rotates, scales, shears and shifts each image of a batch at random, with bilinear interpolation on black.
 
     >>> images = torch.rand(4, 1, 28, 28)
     >>> RandomAffine()(images, torch.Generator().manual_seed(0)).shape
@@ -29,26 +29,26 @@ class RandomAffine:
     """
 
     rotation: float = 10.0
-    """Degrees, up to which either way."""
+    """Largest rotation in degrees, in either direction."""
     scale: float = 0.1
-    """The logarithm of width and of height, each on its own, up to which either way."""
+    """Largest change of the logarithm of width and of height, separately, in either direction."""
     shear: float = 0.1
-    """Up to which either way."""
+    """Largest shear, in either direction."""
     shift: float = 2.0
-    """Pixels, up to which either way."""
+    """Largest shift in pixels, in either direction."""
 
     def __post_init__(self) -> None:
         for name in ("rotation", "scale", "shear", "shift"):
             checks.at_least_zero(getattr(self, name), name)
 
     def __call__(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Distort images (n, c, h, w) of floating point; all channels alike."""
+        """Distort floating point images (n, c, h, w); all channels of an image in the same way."""
         return self.distort(images, self.draw(len(images), generator))
 
     def draw(self, count: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw the distortions of `count` images, (6, count) from -1 to 1.
 
-        Apart from `distort` so that processes that share a batch can draw for the whole and take their part.
+        Separate from `distort`, so that processes that share a batch can draw for the whole batch and take their part.
         """
         return torch.rand(6, count, generator=generator).mul_(2).sub_(1)
 
@@ -78,9 +78,9 @@ class RandomAffine:
 
 @dataclass(frozen=True)
 class RandomCrop:
-    """Cuts a part out of an image, brings it to the model's size, and flips it left to right at random.
+    """Crops an image at random, resizes the crop to the size of the model, and flips it left to right at random.
 
-    torchvision's `RandomResizedCrop` and `RandomHorizontalFlip`; the part's sides are 3:4 to 4:3.
+    torchvision's `RandomResizedCrop` and `RandomHorizontalFlip`; the sides of the crop are 3:4 to 4:3.
     """
 
     smallest_area: float = 0.08
@@ -95,15 +95,15 @@ class RandomCrop:
             raise InputError(f"flip is {self.flip}: a share from 0 to 1 is needed")
 
     def transform(self, size: int) -> Callable[[Any], Tensor]:
-        """Make the transform of a PIL image to uint8 (channels, size, size), which draws from torch's random state."""
+        """Return the transform of a PIL image to uint8 (channels, size, size); it draws from torch's random state."""
         v2 = _torchvision_transforms()
         crop = v2.RandomResizedCrop(size, scale=(self.smallest_area, 1.0))
-        made: Callable[[Any], Tensor] = v2.Compose([crop, v2.RandomHorizontalFlip(self.flip), v2.PILToTensor()])
-        return made
+        transform: Callable[[Any], Tensor] = v2.Compose([crop, v2.RandomHorizontalFlip(self.flip), v2.PILToTensor()])
+        return transform
 
 
 def centre_crop(size: int, resize: int | None = None) -> Callable[[Any], Tensor]:
-    """Make the transform of a test image: the shorter side to `resize`, 8/7 of size if not given, the centre cut out.
+    """Return the transform of a test image: resize the shorter side to `resize` (8/7 of size), crop the centre.
 
     >>> from PIL import Image
     >>> centre_crop(28)(Image.new("RGB", (100, 60))).shape
@@ -113,8 +113,8 @@ def centre_crop(size: int, resize: int | None = None) -> Callable[[Any], Tensor]
     side = round(size * 8 / 7) if resize is None else resize
     if side < size:
         raise InputError(f"resize is {resize}: at least the model's {size} pixels are needed")
-    made: Callable[[Any], Tensor] = v2.Compose([v2.Resize(side), v2.CenterCrop(size), v2.PILToTensor()])
-    return made
+    transform: Callable[[Any], Tensor] = v2.Compose([v2.Resize(side), v2.CenterCrop(size), v2.PILToTensor()])
+    return transform
 
 
 def _torchvision_transforms() -> Any:

@@ -1,7 +1,7 @@
 """The benchmarks of photographs: Stanford Online Products, CUB-200-2011, Cars-196, iNaturalist-2018.
 
-Every reader takes the files as their archives unpack, checks that the images are there without opening them, and notes
-where their number is not the published one. Nothing is downloaded.
+Every reader takes the files as they are unpacked from their archives, checks that the images exist without opening
+them, and notes where their number is not the published one. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from isomargin.data.images import (
 __all__ = ["read_cars", "read_cub", "read_inat", "read_sop"]
 
 ClassSplit = Literal["open", "closed"]
-"""Whether test classes are others than the training classes, or the same."""
+"""Whether the test classes differ from the training classes, or are the same."""
 
 _SOP = {"train": (59_551, 11_318), "test": (60_502, 11_316)}
 _CUB: dict[ClassSplit, dict[str, tuple[int, int]]] = {
@@ -46,7 +46,7 @@ _LAST_CARS_TRAINING_CLASS = 98
 
 
 def read_sop(root: Path) -> DataSplit:
-    """Read Stanford Online Products; `root` is the folder `Stanford_Online_Products` or holds it.
+    """Read Stanford Online Products; `root` is the folder `Stanford_Online_Products` or the folder that holds it.
 
     The lists `Ebay_train.txt` and `Ebay_test.txt` have a header, then `image_id class_id super_class_id path`.
     Classes are named by their id.
@@ -77,9 +77,9 @@ def read_sop(root: Path) -> DataSplit:
 
 
 def read_cub(root: Path, split: ClassSplit = "open") -> DataSplit:
-    """Read CUB-200-2011; `root` is the folder `CUB_200_2011` or holds it.
+    """Read CUB-200-2011; `root` is the folder `CUB_200_2011` or the folder that holds it.
 
-    "open" trains on classes 1 to 100 and tests with 101 to 200; "closed" takes the flags of `train_test_split.txt`.
+    "open" trains on classes 1 to 100 and tests on 101 to 200; "closed" follows `train_test_split.txt`.
 
     >>> read_cub(Path("."))
     Traceback (most recent call last):
@@ -117,9 +117,9 @@ def read_cars(root: Path, split: ClassSplit = "open") -> DataSplit:
     """Read Cars-196 in any of three layouts; `root` is the folder with these files or holds it as `stanford_cars`.
 
     The old one has `cars_annos.mat` and `car_ims/`; the new one `devkit/`, `cars_train/`, `cars_test/` and
-    `cars_test_annos_withlabels.mat`, which may lie in `devkit/` too; the one from Kaggle `anno_train.csv`,
-    `anno_test.csv`, `names.csv` and a folder a class in `car_data/car_data/{train,test}/`.
-    "open" trains on classes 1 to 98 and tests with 99 to 196; "closed" takes the official training and test images.
+    `cars_test_annos_withlabels.mat`, which may be in `devkit/` too; the one from Kaggle `anno_train.csv`,
+    `anno_test.csv`, `names.csv` and one folder per class in `car_data/car_data/{train,test}/`. "open" trains on classes
+    1 to 98 and tests on 99 to 196; "closed" takes the official training and test images.
 
     >>> read_cars(Path("."))
     Traceback (most recent call last):
@@ -132,7 +132,8 @@ def read_cars(root: Path, split: ClassSplit = "open") -> DataSplit:
     unnamed = sorted({number for number, _, _ in images if not 1 <= number <= len(names)})
     if unnamed:
         raise InputError(
-            f"{source} has the class {unnamed[0]}, and {len(names)} classes have a name: see that both fit"
+            f"{source} has the class {unnamed[0]}, and {len(names)} classes have a name: check that both files belong "
+            "together"
         )
     check_listed([path for _, path, _ in images], source)
     parts: dict[bool, list[tuple[int, str]]] = {True: [], False: []}
@@ -150,10 +151,10 @@ def read_cars(root: Path, split: ClassSplit = "open") -> DataSplit:
 
 
 def read_inat(root: Path) -> DataSplit:
-    """Read iNaturalist-2018 as it is split for retrieval, into `Inat_dataset_splits/Inaturalist_{train,test}_set1.txt`.
+    """Read iNaturalist-2018 with the split for retrieval, `Inat_dataset_splits/Inaturalist_{train,test}_set1.txt`.
 
-    These have a path a line; its last two folders are the class, and it is looked for in `train_val2018/`. The lists
-    may lie in `root` itself too.
+    These lists have one path per line. Its last two folders are the class, and the file is in `train_val2018/`. The
+    lists may also be in `root` itself.
 
     >>> read_inat(Path("."))
     Traceback (most recent call last):
@@ -163,7 +164,7 @@ def read_inat(root: Path) -> DataSplit:
     for part, word in (("train", "training"), ("test", "test")):
         name = f"Inaturalist_{part}_set1.txt"
         file = root / name if (root / name).exists() else root / "Inat_dataset_splits" / name
-        check_file(check_there(file, f"the list of iNaturalist's {word} images, which has a path a line,"))
+        check_file(check_there(file, f"the list of iNaturalist's {word} images, with one path per line,"))
         check_there(root / "train_val2018", "the folder with iNaturalist's images")
         parts[part] = []
         for number, line in enumerate(_text(file).splitlines(), 1):
@@ -179,7 +180,7 @@ def read_inat(root: Path) -> DataSplit:
     return _split("inat", "iNaturalist-2018", parts["train"], parts["test"], _INAT)
 
 
-# The layouts of Cars-196: each gives (class, path, whether for training) of the images, the names, and what lists them
+# The layouts of Cars-196: each returns (class, path, whether for training) of the images, the names, and the lists
 
 _CarsImages = tuple[list[tuple[int, str, bool]], list[str], str]
 
@@ -203,7 +204,7 @@ _CARS_LAYOUTS = {
 
 
 def _cars_layout(base: Path) -> str:
-    """Find the layout that misses the fewest of its files; the first that is missing is told."""
+    """Find the layout that lacks the fewest of its files; an error names the first missing file."""
 
     def missing(layout: str) -> list[str]:
         return [name for name in _CARS_LAYOUTS[layout] if not _cars_file(base, name).exists()]
@@ -218,7 +219,7 @@ def _cars_layout(base: Path) -> str:
 
 
 def _cars_file(base: Path, name: str) -> Path:
-    """Give where a file is: the classes of the test images are found beside the devkit or in it."""
+    """Return where a file is: the classes of the test images may be beside the devkit or in it."""
     inside = base / "devkit" / name
     return inside if name == "cars_test_annos_withlabels.mat" and inside.exists() else base / name
 
@@ -255,14 +256,14 @@ def _kaggle_cars(base: Path) -> _CarsImages:
                 if not row:
                     continue
                 name, number = row[0], int(row[5])
-                # Ram C/V Cargo Van has its folder without the slash.
+                # The folder of Ram C/V Cargo Van has no slash.
                 folder = names[number - 1].replace("/", "-") if 1 <= number <= len(names) else ""
                 images.append((number, f"{pictures}/{part}/{folder}/{name}", part == "train"))
     return images, names, f"{base / 'anno_train.csv'} or {base / 'anno_test.csv'}"
 
 
 def _annotations(file: Path, *fields: str) -> list[tuple[Any, ...]]:
-    """Read fields of the annotations of a .mat file: an image a row, text and whole numbers."""
+    """Read fields of the annotations of a .mat file: one row per image, text and whole numbers."""
     table = np.atleast_1d(_mat(file, "annotations"))
     missing = [field for field in fields if field not in (table.dtype.names or ())]
     if missing:
@@ -286,7 +287,7 @@ def _mat(file: Path, name: str) -> Any:
     with reading(file):
         contents = loadmat(str(file), squeeze_me=True)
         if name not in contents:
-            raise InputError(f"{file} has no variable {name!r}: the file of Cars-196 by this name is expected")
+            raise InputError(f"{file} has no variable {name!r}: the file of Cars-196 with this name is expected")
         return contents[name]
 
 
@@ -294,7 +295,7 @@ def _mat(file: Path, name: str) -> Any:
 
 
 def _home(root: Path, inner: str) -> Path:
-    """Give the folder in `root` that an archive unpacks to, or `root` where it is that folder itself."""
+    """Return the folder in `root` that an archive unpacks to, or `root` where it is that folder itself."""
     return root / inner if (root / inner).is_dir() else root
 
 
@@ -312,7 +313,7 @@ def _text(file: Path) -> str:
 
 
 def _lines(file: Path, *columns: str) -> Iterator[list[str]]:
-    """Give the words of each line; the last may have blanks. A first line that has the columns' names is left out."""
+    """Return the words of each line; the last may contain spaces. A first line with names of columns is left out."""
     for number, line in enumerate(_text(file).splitlines(), 1):
         words = line.strip().split(maxsplit=len(columns) - 1)
         if not words or (number == 1 and words[0] == columns[0]):
@@ -332,7 +333,7 @@ def _check_same_ids(paths: dict[str, str], listed: Path, values: dict[str, int],
         first = min(missing, key=lambda image: (len(image), image))
         raise InputError(
             f"{file} lacks {len(missing):,} of the {len(paths):,} images of {listed}, the first is {first} "
-            f"({paths[first]}): unpack it anew"
+            f"({paths[first]}): unpack it again"
         )
 
 

@@ -1,6 +1,6 @@
-"""Embeddings as a data set: vectors in place of images, to train a head on what a frozen network gives.
+"""Embeddings as a data set: vectors in place of images, to train a head on the features of a frozen network.
 
-The files are those that `EmbeddingSet` reads. To measure embeddings as they are no data set is needed.
+The files are those that `EmbeddingSet` reads. To evaluate embeddings as they are, no data set is needed.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def read_embeddings(
 ) -> DataSplit:
     """Read embeddings with their labels and divide them into training and test classes.
 
-    `root` is a file, and its classes are divided by the settings of `read_folder`; or a folder with a file `train` and
-    a file `test`, of any of the suffixes, whose classes may be the same. The keys are those of `EmbeddingSet.load`.
-    Classes are named by their labels as text and sorted as numbers where the labels are numbers; the order of the rows
-    stays. Vectors become float32.
+    `root` is a file, whose classes are divided by the settings of `read_folder`; or a folder with a file `train` and a
+    file `test`, with any of the suffixes, which may share classes. The keys are those of `EmbeddingSet.load`. Classes
+    are named by their labels as text, and sorted as numbers where the labels are numbers. The order of the rows is
+    kept. Vectors become float32.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -53,7 +53,7 @@ def read_embeddings(
         return DataSplit("embeddings", rows.select(for_training), rows.select(~for_training), closed=False)
     if way is not None:
         raise InputError(
-            f"{way} is given, and {root} is a folder: there the files train and test say what is for training; "
+            f"{way} is given, and {root} is a folder, where the files train and test decide what is for training: "
             "give one file as the root to divide its classes"
         )
     files = [_file(root, part) for part in ("train", "test")]
@@ -87,11 +87,11 @@ def read_all_embeddings(root: Path, embeddings_key: str = "embeddings", labels_k
 
 
 def _file(root: Path, part: str) -> Path:
-    """Find the one file of this part, whatever its suffix."""
+    """Find the file of this part, whatever its suffix."""
     with reading(root):
-        found = sorted(each for each in root.iterdir() if each.stem == part and each.suffix.lower() in FORMATS)
+        found = sorted(path for path in root.iterdir() if path.stem == part and path.suffix.lower() in FORMATS)
     if len(found) > 1:
-        raise InputError(f"{root} holds {' and '.join(each.name for each in found)}: keep one file for {part}")
+        raise InputError(f"{root} holds {' and '.join(path.name for path in found)}: keep one file for {part}")
     if not found:
         *first, last = (f"{part}{suffix}" for suffix in FORMATS)
         raise InputError(
@@ -102,10 +102,10 @@ def _file(root: Path, part: str) -> Path:
 
 
 def _read(file: Path, embeddings_key: str, labels_key: str) -> tuple[ImageSet, str]:
-    """Read a file, and say what kind its labels are of."""
+    """Read a file; return its rows, and whether its labels are text or numbers."""
     embeddings = EmbeddingSet.load(file, embeddings_key=embeddings_key, labels_key=labels_key)
     classes, labels = np.unique(embeddings.labels, return_inverse=True)  # (classes,) sorted, (n,)
-    names = tuple(str(each) for each in classes.tolist())
+    names = tuple(str(label) for label in classes.tolist())
     are_text = classes.dtype.kind == "U"
     rows = ImageSet(
         labels.astype(np.int64),
@@ -118,8 +118,8 @@ def _read(file: Path, embeddings_key: str, labels_key: str) -> tuple[ImageSet, s
 
 
 def _as_float32(vectors: Vectors, file: Path) -> NDArray[np.float32]:
-    """Give vectors (n, d) as contiguous float32, where all of them are finite."""
-    with np.errstate(over="ignore"):  # infinite then, and refused
+    """Convert vectors (n, d) to contiguous float32; raise where they are not finite."""
+    with np.errstate(over="ignore"):  # they become infinite and are refused
         plain = np.ascontiguousarray(as_numpy(vectors), np.float32)
     bad = np.flatnonzero(~np.isfinite(plain).all(axis=1)).tolist()
     if bad:

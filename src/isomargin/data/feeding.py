@@ -1,8 +1,8 @@
-"""From sets of images to the tensors that a model takes, batch after batch.
+"""From sets of items to the tensors that a model takes, batch by batch.
 
-All that is random is a function of seed, step and position in the batch: not of how often a run was resumed, nor of
-the number of processes or of loading workers. Images in memory are gathered and distorted a batch at once; files are
-decoded by worker processes, in pieces, so that a batch of thousands is never in memory more than once.
+Everything random is a function of the seed, the step and the position in the batch. It does not depend on how often a
+run was resumed, or on the number of processes or workers. Images in memory are distorted a batch at a time. Files are
+decoded by worker processes, in pieces, so that a batch of thousands is in memory only once.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def training_batches(
     workers: int = 0,
     device: torch.device | str = "cpu",
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Give this process's share of the batches of some steps: images (n, channels, size, size) and labels (n,).
+    """Yield the share of this process of the batches of some steps: images (n, channels, size, size) and labels (n,).
 
-    A step's batch is that which the sampler draws in epoch step // batches at place step % batches. Distorted images
-    in memory are floating point from 0 to 1, all others uint8, from 0 to 255; vectors, in place of images, are as they
-    are. `resize` is of files that are not distorted, as in `unseen_batches`.
+    The batch of a step is number step % batches of epoch step // batches of the sampler. Distorted images in memory are
+    floating point from 0 to 1, all other images uint8 from 0 to 255; vectors are unchanged. `resize` is for files that
+    are not distorted, as in `unseen_batches`.
 
     >>> pixels = np.zeros((8, 28, 28), np.uint8)
     >>> images = ImageSet(np.arange(8) // 2, ("a", "b", "c", "d"), pixels=pixels)
@@ -88,10 +88,10 @@ def unseen_batches(
     workers: int = 0,
     device: torch.device | str = "cpu",
 ) -> Iterator[Tensor]:
-    """Give the images of some rows, in order, undistorted: of files the centre, see `centre_crop`.
+    """Yield the items of some rows, in order, undistorted: of files the centre, see `centre_crop`.
 
     >>> images = ImageSet(np.arange(3), ("a", "b", "c"), pixels=np.zeros((3, 28, 28), np.uint8))
-    >>> [len(each) for each in unseen_batches(images, np.arange(3), 28, 1, batch=2)]
+    >>> [len(part) for part in unseen_batches(images, np.arange(3), 28, 1, batch=2)]
     [2, 1]
     """
     parts = [rows[start : start + batch] for start in range(0, len(rows), batch)]
@@ -106,17 +106,19 @@ def unseen_batches(
 
 
 def check_augmentation(images: ImageSet, augmentation: Augmentation) -> None:
-    """Refuse distortions that do not go with how the images are kept."""
+    """Refuse an augmentation that does not fit the kind of images."""
     if images.paths is not None and isinstance(augmentation, RandomAffine):
         raise InputError("the augmentation is affine, which is for images in memory: for files crop or none is needed")
     if images.paths is None and isinstance(augmentation, RandomCrop):
-        raise InputError("the augmentation is crop, which is for image files: for images in memory affine or none")
+        raise InputError(
+            "the augmentation is crop, which is for image files: for images in memory affine or none is needed"
+        )
     if images.vectors is not None and augmentation is not None:
         raise InputError("the augmentation is affine, which is for images: for vectors none is needed")
 
 
 def image_seeds(seed: int, step: int, count: int) -> NDArray[np.uint64]:
-    """Give a seed to each of a step's images.
+    """Return a seed for each image of a step.
 
     >>> image_seeds(0, 7, 3)[:2].tolist() == image_seeds(0, 7, 2).tolist()
     True
@@ -125,7 +127,7 @@ def image_seeds(seed: int, step: int, count: int) -> NDArray[np.uint64]:
 
 
 def _rows_of_steps(sampler: ClassBatchSampler, steps: range) -> Iterator[tuple[int, list[int]]]:
-    """Give the sampler's rows for each step, over as many epochs as it takes."""
+    """Yield the sampler's rows for each step, over as many epochs as needed."""
     step = steps.start
     while step < steps.stop:
         epoch, place = divmod(step, len(sampler))
@@ -140,7 +142,7 @@ def _rows_of_steps(sampler: ClassBatchSampler, steps: range) -> Iterator[tuple[i
 
 
 def _in_memory(images: ImageSet, device: torch.device | str) -> Tensor:
-    """Give pixels as uint8 (n, c, h, w), or vectors (n, d)."""
+    """Return pixels as uint8 (n, c, h, w), or vectors (n, d)."""
     if images.vectors is not None:
         return torch.from_numpy(images.vectors).to(device)
     assert images.pixels is not None
@@ -149,7 +151,7 @@ def _in_memory(images: ImageSet, device: torch.device | str) -> Tensor:
 
 
 def _as_channels(batch: Tensor, size: int, channels: int) -> Tensor:
-    """Bring a batch (n, c, h, w) to the size and the channels that a model takes."""
+    """Convert a batch (n, c, h, w) to the size and the channels of a model."""
     if batch.ndim == 2:
         return batch
     if batch.shape[1] != channels:
@@ -189,7 +191,7 @@ class _Files(Dataset[tuple[int, Tensor]]):
 
 
 class _Pieces(Sampler[list[tuple[int, int]]]):
-    """The rows of steps with a seed each, in pieces that do not reach over a step's end."""
+    """The rows of steps, each with a seed, in pieces that end with a step at the latest."""
 
     def __init__(self, sampler: ClassBatchSampler, steps: range) -> None:
         self.sampler, self.steps = sampler, steps
@@ -208,7 +210,7 @@ class _Pieces(Sampler[list[tuple[int, int]]]):
 def _load(
     files: _Files, order: _Pieces | Sequence[Any], workers: int, device: torch.device | str
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Give rows and pixels in an order; what a worker cannot read is told in its own words, without its traceback."""
+    """Yield rows and pixels in the given order; an error of a worker is raised without the worker's traceback."""
     on_gpu = torch.device(device).type == "cuda"
     loader: DataLoader[Any] = DataLoader(
         files,
@@ -216,7 +218,7 @@ def _load(
         num_workers=workers,
         pin_memory=on_gpu,
         worker_init_fn=_leave_interruptions,
-        generator=torch.Generator(),  # a loader draws from one, and should not from the one of all
+        generator=torch.Generator(),  # the loader would draw from the global one
     )
     try:
         yield from loader
@@ -225,12 +227,12 @@ def _load(
 
 
 def _leave_interruptions(worker: int) -> None:
-    """Let Ctrl-C be dealt with by the process that trains, which will end the workers itself."""
+    """Leave Ctrl-C to the process that trains, which ends the workers itself."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _assembled(pieces: Iterator[tuple[Tensor, Tensor]], size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Put pieces together to batches."""
+    """Assemble pieces into batches."""
     rows: list[Tensor] = []
     parts: list[Tensor] = []
     for row, part in pieces:
@@ -238,6 +240,6 @@ def _assembled(pieces: Iterator[tuple[Tensor, Tensor]], size: int) -> Iterator[t
         parts.append(part)
         if sum(map(len, rows)) == size:
             batch = torch.cat(rows), torch.cat(parts)
-            rows, parts = [], []  # before the batch is used, which may be large
+            rows, parts = [], []  # freed before the batch is used, which may be large
             del row, part
             yield batch

@@ -1,7 +1,7 @@
 """Any folder of images as a data set: every folder that holds images is a class.
 
-The classes are divided into those to train on and those to test with, by lot, by name or by their order; or the two
-parts are folders of their own. For the benchmarks' layouts see `benchmarks`.
+The classes are divided into training and test classes at random, by name or by their order; or the two parts are two
+folders. The layouts of the benchmarks are in `benchmarks`.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ __all__ = [
 ]
 
 IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "bmp", "webp", "gif", "tif", "tiff")
-"""Files with these endings, in upper or lower case, are images."""
+"""Files with these suffixes, in upper or lower case, are images."""
 
 FolderSplit = Literal["classes", "folders"]
 
 TrainClasses = Sequence[str] | str | os.PathLike[str]
-"""Names of classes, or the path of a text file with a name a line."""
+"""Names of classes, or the path of a text file with one name per line."""
 
 
 def read_folder(
@@ -50,10 +50,10 @@ def read_folder(
     """Read a tree of class folders and divide it into training and test classes.
 
     Every folder that directly holds images is a class, named by its path from `root`; hidden files and folders are
-    left out. With `split="classes"` no class is in both parts, and one of these says which are for training:
+    left out. With `split="classes"` no class is in both parts, and one of these settings chooses the training classes:
 
-    train_share: the share of the classes, drawn by lot with `seed`; half of them if nothing else is given.
-    train_classes: their names, or the path of a text file with a name a line.
+    train_share: the share of the classes, drawn at random with `seed`; half of them if nothing else is given.
+    train_classes: their names, or the path of a text file with one name per line.
     order: how many, the first in sorted order.
 
     With `split="folders"` the parts are `root/train` and `root/test`, whose classes may be the same.
@@ -71,7 +71,9 @@ def read_folder(
     way = way_to_divide(train_share, train_classes, order)
     if split == "folders":
         if way is not None:
-            raise InputError(f"{way} is given with split='folders': there the folders say what is for training")
+            raise InputError(
+                f"{way} is given with split='folders', where the folders decide what is for training: leave it out"
+            )
         return _two_folders(root)
     found = _some_class_folders(root)
     if {name.partition("/")[0] for name in found} == {"train", "test"} and train_classes is None:
@@ -90,7 +92,7 @@ def read_folder(
 
 
 def read_all_folders(root: Path) -> ImageSet:
-    """Read a tree of class folders as one set, in the order of the folders' names and the files' names in each.
+    """Read a tree of class folders as one set, sorted by the names of the folders and of the files in each.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -112,9 +114,10 @@ def _some_class_folders(root: Path) -> dict[str, list[str]]:
 
 
 def class_folders(root: Path) -> dict[str, list[str]]:
-    """List the images in each folder of a tree that directly holds any: their paths, in order, by its path from root.
+    """List the images of each class folder of a tree: their sorted paths, by the path of the folder from root.
 
-    Links are followed, but never back into a folder above. The root's own path is `.`.
+    A class folder is one that directly holds images. Links are followed, but never back into a folder above. The path
+    of the root is `.`.
 
     >>> class_folders(Path("no/such/folder"))
     Traceback (most recent call last):
@@ -151,7 +154,7 @@ def _two_folders(root: Path) -> DataSplit:
         check_there(root / part, "a folder of class folders")
         found = class_folders(root / part)
         if not found:
-            raise InputError(f"{root / part} holds no images: class folders with some are expected")
+            raise InputError(f"{root / part} holds no images: class folders with images are expected")
         parts[part] = _images(found, list(found)), _stray(root / part, found)
     (train, train_notes), (test, test_notes) = parts["train"], parts["test"]
     return join_parts("folder", train, test, train_notes + test_notes)
@@ -164,20 +167,20 @@ def _images(found: dict[str, list[str]], names: list[str]) -> ImageSet:
 def _stray(root: Path, found: dict[str, list[str]]) -> tuple[str, ...]:
     if "." not in found or len(found) == 1:
         return ()
-    return (f"images that lie in {root} itself and in no class folder make up a class '.': {len(found['.'])}",)
+    return (f"images directly in {root}, outside of class folders, are put into a class '.': {len(found['.'])}",)
 
 
 def way_to_divide(train_share: float | None, train_classes: TrainClasses | None, order: int | None) -> str | None:
-    """Name the one setting that says which classes are for training, if any is given.
+    """Return the name of the setting that chooses the training classes, if one is given.
 
     >>> way_to_divide(None, ["cat"], 2)
     Traceback (most recent call last):
-    isomargin.InputError: train_classes and order are given: one of them says which classes are for training
+    isomargin.InputError: train_classes and order are given: one of them chooses the training classes, give one
     """
     ways = {"train_share": train_share, "train_classes": train_classes, "order": order}
     given = [name for name, value in ways.items() if value is not None]
     if len(given) > 1:
-        raise InputError(f"{' and '.join(given)} are given: one of them says which classes are for training")
+        raise InputError(f"{' and '.join(given)} are given: one of them chooses the training classes, give one")
     return given[0] if given else None
 
 
@@ -189,33 +192,35 @@ def divide_classes(
     train_classes: TrainClasses | None = None,
     order: int | None = None,
 ) -> set[str]:
-    """Choose the classes to train on, by settings as those of `read_folder`; `names` are in sorted order.
+    """Choose the training classes by the settings of `read_folder`; `names` are sorted.
 
     >>> sorted(divide_classes(["ant", "cat", "dog"], "pets", order=2))
     ['ant', 'cat']
     >>> divide_classes(["ant"], "pets")
     Traceback (most recent call last):
-    isomargin.InputError: 0 of the 1 classes in pets are for training: at least one must be, and one be left ...
+    isomargin.InputError: 0 of the 1 classes in pets are for training: at least one is needed for training, ...
     """
     training = _training_classes(names, train_share, seed, train_classes, order)
     if not 0 < len(training) < len(names):
         raise InputError(
             f"{len(training)} of the {len(names)} classes in {source} are for training: "
-            "at least one must be, and one be left for testing"
+            "at least one is needed for training, and one for testing"
         )
     return training
 
 
 def join_parts(name: str, train: ImageSet, test: ImageSet, notes: tuple[str, ...] = ()) -> DataSplit:
-    """Make a data set of two parts that were given apart; closed if they share classes, with a note if only some.
+    """Make a data set of two given parts; it is closed if they share classes, with a note if they share only some.
 
     >>> cat, both = (ImageSet(np.arange(n), ("cat", "dog")[:n], vectors=np.eye(n, 2, dtype="f")) for n in (1, 2))
     >>> join_parts("pets", cat, both).notes
-    ('1 of 2 test classes are training classes as well, the rest not',)
+    ('1 of 2 test classes are training classes too, the others are not',)
     """
     shared = set(train.class_names) & set(test.class_names)
     if shared and set(train.class_names) != set(test.class_names):
-        notes += (f"{len(shared)} of {len(test.class_names)} test classes are training classes as well, the rest not",)
+        notes += (
+            f"{len(shared)} of {len(test.class_names)} test classes are training classes too, the others are not",
+        )
     return DataSplit(name, train, test, closed=bool(shared), notes=notes)
 
 
@@ -253,12 +258,12 @@ def _named_classes(names: list[str], wanted: TrainClasses) -> set[str]:
         source, wanted = str(file), [line.strip() for line in lines if line.strip()]
     if not isinstance(wanted, Iterable):
         raise InputError(f"train_classes is {wanted!r}: a list of names, or the path of a file of them, is needed")
-    # A recipe's YAML reads a name such as 7 as a number.
+    # YAML reads a name such as 7 as a number.
     plain = [str(name) if _whole(name) else name for name in wanted]
     known = set(names)
     for name in plain:
         if not isinstance(name, str) or name not in known:
-            # Not `checks.nearest`: case may tell classes apart, and there may be thousands, too many to list.
+            # Not `checks.nearest`: names may differ in case only, and there may be thousands, too many to list.
             close = difflib.get_close_matches(str(name), names, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(names[:5])} and others"
             raise InputError(f"{source} has the class {name!r}, and there is no such class: {hint}")

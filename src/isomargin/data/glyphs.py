@@ -1,8 +1,8 @@
 """The data set `glyphs`: letters rendered from the fonts that matplotlib ships, with small random distortions.
 
 Every class is one letter in 16 faces; letters that look like an earlier one are left out. Half of the classes are for
-training, the other half for testing. Nothing is downloaded. It is for demonstrations and tests: rendered letters, no
-photographs and no handwriting.
+training, the other half for testing. Nothing is downloaded. It is for demonstrations and tests: the letters are
+rendered, not photographed or handwritten.
 """
 
 import functools
@@ -28,7 +28,7 @@ __all__ = ["Glyphs", "Split", "load_glyphs"]
 
 Split = Literal["train", "test", "all"]
 
-# Part of the cache's file name: to be raised with every change of the pixels, the classes or the split.
+# Part of the name of the cache file: increase it with every change of the pixels, the classes or the split.
 _VERSION = 1
 
 _FACES = (
@@ -38,7 +38,7 @@ _FACES = (
     *("STIXGeneral", "STIXGeneralBol", "STIXGeneralItalic", "STIXGeneralBolIta"),
 )
 
-_FONT_SIZE = 96  # pixels an em, well above the size of the images, so that hinting leaves no trace in them
+_FONT_SIZE = 96  # pixels per em, well above the size of the images, so that hinting leaves no trace in them
 _SIDE = 28  # of an image
 _BOX = 20  # the longer side of an undistorted letter in it
 _OVERSAMPLING = 2  # letters are warped at this multiple of the final resolution, then averaged down
@@ -46,7 +46,7 @@ _OVERSAMPLING = 2  # letters are warped at this multiple of the final resolution
 # The largest distortions: each is drawn uniformly between plus and minus these.
 _ROTATION = np.radians(10.0)
 _SHEAR = 0.15
-_LOG_SCALE = 0.1  # of width and height, each on its own
+_LOG_SCALE = 0.1  # of width and height, separately
 _SHIFT = 1.0  # pixels
 _NOISE = 0.1  # standard deviation, white being 1
 
@@ -77,17 +77,16 @@ class Glyphs:
     face: NDArray[np.int64]
     """(n,), the face of each image as an index into `faces`."""
     faces: tuple[str, ...]
-    """(16,), the names of the font files without their ending."""
+    """(16,), the names of the font files without their suffix."""
 
 
 def load_glyphs(split: Split = "test", *, draws: int = 4, seed: int = 0, cache: bool | Path = True) -> Glyphs:
-    """Rendered letters: `16 * draws` images a class, ordered by class, then by face, then by draw.
+    """Render letters: `16 * draws` images per class, ordered by class, then by face, then by draw.
 
-    `split` says which half of the classes is wanted; the halves share no class and are the same for every seed.
-    `seed` and the number of the draw fix the distortions of an image: more draws add images and change none.
-    `cache` says whether the images are kept for the next call: in a folder given as a path or, with True, in
-    `$ISOMARGIN_CACHE`, else `$XDG_CACHE_HOME/isomargin`, else `~/.cache/isomargin`. A folder that cannot be written
-    to is no error.
+    `split` chooses a half of the classes; the halves share no class and are the same for every seed. `seed` and the
+    number of the draw determine the distortions of an image: more draws add images and change none. `cache` says
+    whether the images are kept for the next call: in a folder given as a path or, with True, in `$ISOMARGIN_CACHE`,
+    else `$XDG_CACHE_HOME/isomargin`, else `~/.cache/isomargin`. A folder that cannot be written to is not an error.
 
     >>> glyphs = load_glyphs("test", draws=1, cache=False)
     >>> len(glyphs.images) == len(glyphs.labels) == 16 * len(glyphs.class_names)
@@ -116,7 +115,7 @@ def _check_whole_number(name: str, value: int, *, least: int) -> None:
 
 def _half(letters: str, pixels: NDArray[np.uint8], split: Split) -> Glyphs:
     """The classes of one split; pixels: (classes, faces, draws, 28, 28)."""
-    # By a hash of the letter, so that the halves mix the alphabets and a letter more or less hardly moves the others.
+    # By a hash of the letter, so that the halves mix the alphabets and adding a letter hardly moves the others.
     shuffled = sorted(letters, key=lambda letter: hashlib.sha256(letter.encode()).digest())
     training = set(shuffled[: len(letters) // 2])
     wanted = [
@@ -140,7 +139,7 @@ def _font_file(face: str) -> Path:
 
     file = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{face}.ttf"
     if not file.is_file():
-        raise InputError(f"{file} is missing: it comes with matplotlib, installing that anew brings it back")
+        raise InputError(f"{file} is missing: it comes with matplotlib, install that again to bring it back")
     return file
 
 
@@ -153,7 +152,7 @@ def _covered_letters() -> str:
 
 
 def _render(letters: str) -> list[list["Image"]]:
-    """Large pictures, cut to the ink: a row a letter, a column a face."""
+    """Large pictures, cropped to the ink: one row per letter, one column per face."""
     from PIL import Image, ImageFont
 
     def render(letter: str, font: ImageFont.FreeTypeFont) -> Image.Image:
@@ -161,7 +160,7 @@ def _render(letters: str) -> list[list["Image"]]:
         picture = Image.frombytes("L", mask.size, bytes(mask))
         return picture.crop(picture.getbbox())
 
-    # The basic layout is there in every build of Pillow and places a single letter like any other does.
+    # Every build of Pillow has the basic layout, and it places a single letter like any other layout.
     layout = ImageFont.Layout.BASIC
     fonts = [ImageFont.truetype(_font_file(face), _FONT_SIZE, layout_engine=layout) for face in _FACES]
     return [[render(letter, font) for font in fonts] for letter in letters]
@@ -207,7 +206,7 @@ def _draw(letters: str, draws: int, seed: int) -> NDArray[np.uint8]:
     for index, (letter, pictures) in enumerate(zip(letters, _render(letters), strict=True)):
         canvases = [_canvas(picture) for picture in pictures]
         for draw in range(draws):
-            # A stream of its own for every letter and draw: an image does not depend on which others are drawn.
+            # A separate random stream for every letter and draw: an image does not depend on which others are drawn.
             generator = np.random.default_rng([seed, ord(letter), draw])
             pixels[index, :, draw] = _distort(canvases, generator)
     return pixels
@@ -241,7 +240,7 @@ def _distort(canvases: Sequence["Image"], generator: np.random.Generator) -> NDA
 
 
 def _inverse_maps(uniform: NDArray[np.float64]) -> NDArray[np.float64]:
-    """From uniforms, maps of places in the image to places on the canvas as Pillow takes them; both (maps, 6)."""
+    """From uniform numbers, maps from positions in the image to positions on the canvas for Pillow; both (maps, 6)."""
     angle, shear = _ROTATION * uniform[:, 0], _SHEAR * uniform[:, 1]
     width, height = np.exp(-_LOG_SCALE * uniform[:, 2:4].T)
     zero, one = np.zeros_like(angle), np.ones_like(angle)
@@ -264,13 +263,13 @@ def _matrices(*entries: NDArray[np.float64]) -> NDArray[np.float64]:
 def _cache_folder(cache: bool | Path) -> Path:
     if not isinstance(cache, bool):
         return Path(cache)
-    if own := os.environ.get("ISOMARGIN_CACHE"):
-        return Path(own)
+    if chosen := os.environ.get("ISOMARGIN_CACHE"):
+        return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "isomargin"
 
 
 def _cache_name(draws: int, seed: int) -> str:
-    """A name that changes with whatever changes the pixels, the fonts and their renderer included."""
+    """A name that changes with everything that changes the pixels, including the fonts and their renderer."""
     import PIL
     from PIL import features
 
@@ -281,18 +280,18 @@ def _cache_name(draws: int, seed: int) -> str:
 
 
 def _read(file: Path, draws: int) -> tuple[str, NDArray[np.uint8]] | None:
-    """The letters and their images, or None where the file is missing or of no use."""
+    """The letters and their images, or None where the file is missing or cannot be used."""
     try:
         with np.load(file, allow_pickle=False) as arrays:
             letters, pixels = str(arrays["letters"]), arrays["pixels"]
-    except Exception:  # whatever is wrong with the file, the letters can be drawn again
+    except Exception:  # whatever is wrong with the file, the letters can be rendered again
         return None
     expected = (len(letters), len(_FACES), draws, _SIDE, _SIDE)
     return (letters, pixels) if pixels.shape == expected and pixels.dtype == np.uint8 else None
 
 
 def _write(file: Path, letters: str, pixels: NDArray[np.uint8]) -> None:
-    """Write the file as a whole or not at all; a folder that cannot be written to is left as it is."""
+    """Write the file atomically; do nothing where the folder cannot be written to."""
     temporary = None
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

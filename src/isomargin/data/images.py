@@ -1,9 +1,9 @@
-"""What every reader of a data set gives: images with their classes, in memory or as files, to train and to test with.
+"""What every reader of a data set returns: items with their classes, in memory or as files, for training and testing.
 
-In place of images there may be vectors, to train a head on what a frozen network made of them.
+The items are images, or vectors to train a head on, such as the features of a frozen network.
 
-Here is also what holds for all of them: image files that cannot be decoded, lists of images that are not on the disk,
-and numbers of images that differ from the published ones. The layouts of the data sets are in the other modules.
+This module also handles what all data sets have in common: image files that cannot be decoded, listed images that are
+not on the disk, and numbers of images that differ from the published ones. The other modules know the layouts.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ __all__ = [
 
 ClassId = TypeVar("ClassId", int, str)
 
-_PATHS_A_TASK = 64  # a task of a few images keeps the queue short, whatever the number of images
+_PATHS_A_TASK = 64  # a task of some images keeps the queue short, whatever the number of images
 
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Images with their classes; one of pixels, paths and vectors is there, and not the others.
+    """Items with their classes. It has exactly one of pixels, paths and vectors.
 
     >>> images = ImageSet(np.array([0, 0, 1]), ("cat", "dog"), pixels=np.zeros((3, 28, 28), np.uint8))
     >>> len(images), images.read(2).size
@@ -55,9 +55,9 @@ class ImageSet:
     """
 
     labels: NDArray[np.int64]
-    """(n,), the class of each image as an index into `class_names`."""
+    """(n,), the class of each item as an index into `class_names`."""
     class_names: tuple[str, ...]
-    """(classes,), no two alike, in the sorted order of the classes' ids."""
+    """(classes,), all different, in the order of the sorted class ids."""
     pixels: NDArray[np.uint8] | None = None
     """(n, h, w) grey or (n, h, w, 3) red, green, blue."""
     paths: tuple[Path, ...] | None = None
@@ -65,16 +65,16 @@ class ImageSet:
     vectors: NDArray[np.float32] | None = None
     """(n, d), in place of images."""
     ids: NDArray[Any] | None = None
-    """(n,) integers or text that name the rows, where the source has such names beside the files' paths."""
+    """(n,) integers or text that name the rows, where the source has such names other than paths of files."""
     class_labels: NDArray[Any] | None = None
-    """(classes,) the classes' labels in the source, where these are numbers and not the names."""
+    """(classes,) the labels of the classes in the source, where these are numbers and not the names."""
 
     def __post_init__(self) -> None:
         kinds = {"pixels": self.pixels, "paths": self.paths, "vectors": self.vectors}
         given = {name: rows for name, rows in kinds.items() if rows is not None}
         if len(given) != 1:
-            came = " and ".join(given) or "none of them"
-            raise InputError(f"{came} came: either pixels, paths or vectors are needed, and not more than one of them")
+            present = " and ".join(given) or "none of them"
+            raise InputError(f"{present} were given: exactly one of pixels, paths and vectors is needed")
         if self.labels.ndim != 1 or self.labels.dtype != np.int64:
             raise InputError(
                 f"labels has shape {self.labels.shape} and {self.labels.dtype}: (images,) of int64 is needed"
@@ -103,7 +103,7 @@ class ImageSet:
             )
         if len(set(self.class_names)) != len(self.class_names):
             twice = next(name for name in self.class_names if self.class_names.count(name) > 1)
-            raise InputError(f"two classes have the name {twice!r}: every class needs its own")
+            raise InputError(f"two classes have the name {twice!r}: every class needs its own name")
         if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < len(self.class_names):
             raise InputError(
                 f"labels has values from {self.labels.min()} to {self.labels.max()} for {len(self.class_names)} "
@@ -111,7 +111,7 @@ class ImageSet:
             )
 
     def __len__(self) -> int:
-        """Return the number of images."""
+        """Return the number of items."""
         return len(self.labels)
 
     def __repr__(self) -> str:
@@ -122,7 +122,7 @@ class ImageSet:
         return "image" if self.vectors is None else "vector"
 
     def select(self, rows: ArrayLike) -> ImageSet:
-        """Give the images of these rows (indices or a mask), with the classes that occur in them, numbered anew."""
+        """Return the items of these rows (indices or a mask), with the classes that occur in them, numbered from 0."""
         which = np.asarray(rows)
         which = np.arange(len(self))[which if which.size else which.astype(np.int64)]  # (rows,)
         kept, labels = np.unique(self.labels[which], return_inverse=True)
@@ -137,7 +137,7 @@ class ImageSet:
         )
 
     def of_classes(self, classes: ArrayLike) -> ImageSet:
-        """Give the images of these classes, which are indices into `class_names`; the order of images stays."""
+        """Return the items of these classes (indices into `class_names`), in their order."""
         numbers = np.asarray(classes)
         if numbers.size and numbers.dtype.kind not in "iu":
             raise InputError(f"classes has {numbers.dtype}: whole numbers are needed, indices into class_names")
@@ -149,11 +149,11 @@ class ImageSet:
         return self.select(np.isin(self.labels, numbers))
 
     def read(self, row: int) -> Image.Image:
-        """Read one image: red, green and blue where it is a file, else as the pixels are (mode "L" or "RGB")."""
+        """Read one image: RGB for a file, for pixels as they are (mode "L" or "RGB")."""
         if self.pixels is not None:
             return Image.fromarray(self.pixels[row])
         if self.paths is None:
-            raise InputError(f"row {row} is a vector and no image: take vectors[{row}]")
+            raise InputError(f"row {row} is a vector and not an image: take vectors[{row}]")
         path = self.paths[row]
         check_file(path)
         with reading(path), Image.open(path) as image:
@@ -162,7 +162,7 @@ class ImageSet:
 
 @dataclass(frozen=True, eq=False)
 class DataSplit:
-    """A data set in two parts, one to train on and one to test with.
+    """A data set in two parts, one for training and one for testing.
 
     >>> part = ImageSet(np.array([0]), ("cat",), pixels=np.zeros((1, 28, 28), np.uint8))
     >>> DataSplit("pets", part, part, closed=False)
@@ -171,15 +171,15 @@ class DataSplit:
     """
 
     name: str
-    """The name that `load_data` knows it by."""
+    """Its name in `load_data`."""
     train: ImageSet
-    """The training images."""
+    """The training items."""
     test: ImageSet
-    """The test images; the labels of either part are indices into its own `class_names`."""
+    """The test items; the labels of each part are indices into its own `class_names`."""
     closed: bool
-    """Whether training and test images share classes."""
+    """Whether training and test items share classes."""
     notes: tuple[str, ...] = ()
-    """Sentences for who reads the results: numbers that differ from the published ones, images that were left out."""
+    """Sentences to show with the results: numbers that differ from the published ones, images that were left out."""
 
     def __post_init__(self) -> None:
         for part, images in (("training", self.train), ("test", self.test)):
@@ -194,7 +194,7 @@ class DataSplit:
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
-    """Bring an image of any mode to red, green and blue; more than 8 bits of grey are scaled, which Pillow clips.
+    """Convert an image of any mode to RGB; grey images of more than 8 bits are scaled, where Pillow would clip.
 
     >>> as_rgb(Image.fromarray(np.array([[0, 65535]], np.uint16))).getpixel((1, 0))
     (255, 255, 255)
@@ -208,7 +208,7 @@ def as_rgb(image: Image.Image) -> Image.Image:
 
 
 def joined(first: ImageSet, second: ImageSet) -> ImageSet:
-    """Put two sets of the same kind together; classes of the same name become one, in sorted order.
+    """Concatenate two sets of the same kind; classes of the same name become one, in sorted order.
 
     >>> parts = [ImageSet(np.array([0]), (name,), pixels=np.zeros((1, 28, 28), np.uint8)) for name in "ba"]
     >>> joined(*parts).class_names, joined(*parts).labels
@@ -216,7 +216,7 @@ def joined(first: ImageSet, second: ImageSet) -> ImageSet:
     """
     names = sorted({*first.class_names, *second.class_names})
     number = {name: index for index, name in enumerate(names)}
-    labels = [number[each.class_names[label]] for each in (first, second) for label in each.labels]
+    labels = [number[part.class_names[label]] for part in (first, second) for label in part.labels]
     kept: dict[str, Any] = {}
     if first.paths is not None and second.paths is not None:
         kept["paths"] = (*first.paths, *second.paths)
@@ -239,11 +239,10 @@ def joined(first: ImageSet, second: ImageSet) -> ImageSet:
 def find_bad_images(
     images: ImageSet, workers: int = 8, report: Callable[[float], None] | None = None
 ) -> list[tuple[Path, str]]:
-    """Decode every file and list those that cannot be, each with the reason, in the order of the images.
+    """Decode every file and list those that cannot be decoded, with the reason, in the order of the images.
 
-    Files are read whole, with `workers` threads: a header that is in order says nothing of data that are cut short.
-    `report` is called with the share that is done.
-    Images in memory and vectors are never bad.
+    Files are read to the end, with `workers` threads: a good header does not mean that the data are complete. `report`
+    is called with the share that is done. Images in memory and vectors are never bad.
 
     >>> find_bad_images(ImageSet(np.array([0]), ("cat",), paths=(Path("no/such/image.jpg"),)))
     [(PosixPath('no/such/image.jpg'), 'FileNotFoundError: No such file or directory')]
@@ -269,12 +268,12 @@ def _why_bad(path: Path) -> str | None:
         if not content:
             return "it is empty (0 bytes)"
         with Image.open(BytesIO(content)) as image:
-            image.verify()  # sums of the parts of a PNG; afterwards the image is of no more use
+            image.verify()  # the checksums of a PNG; the image cannot be used afterwards
         with Image.open(BytesIO(content)) as image:
             as_rgb(image)
     except OSError as error:
-        # Pillow's text for what is no image ends in the address of the bytes in memory.
-        text = "no image of a known format" if "cannot identify" in str(error) else error.strerror or str(error)
+        # Pillow's message for a file that is not an image ends with the address of the bytes in memory.
+        text = "not an image of a known format" if "cannot identify" in str(error) else error.strerror or str(error)
         return f"{type(error).__name__}: {text}"
     except Exception as error:  # decoders of damaged files fail in many ways
         return f"{type(error).__name__}: {error}"
@@ -282,7 +281,7 @@ def _why_bad(path: Path) -> str | None:
 
 
 def without_bad(data: DataSplit, workers: int = 8, report: Callable[[float], None] | None = None) -> DataSplit:
-    """Leave out the files that `find_bad_images` finds in either part; `notes` tell how many.
+    """Leave out the files that `find_bad_images` finds in either part; `notes` say how many.
 
     >>> from isomargin.data.registry import load_data
     >>> data = load_data("glyphs", draws=1)
@@ -310,19 +309,19 @@ def without_bad(data: DataSplit, workers: int = 8, report: Callable[[float], Non
 
 
 def images_of_files(rows: Iterable[tuple[ClassId, str]], names: Mapping[ClassId, str] | None = None) -> ImageSet:
-    """Make a set of pairs of class id and path, ordered by class and path, whatever order the pairs come in.
+    """Make a set from pairs of class id and path, ordered by class and path.
 
-    `names` gives the classes' names where these are not the ids themselves.
+    `names` gives the names of the classes where these are not the ids.
 
     >>> images = images_of_files([(10, "b.jpg"), (9, "c.jpg"), (9, "a.jpg")], {9: "nine", 10: "ten"})
     >>> images.class_names, images.labels.tolist(), [path.name for path in images.paths]
     (('nine', 'ten'), [0, 0, 1], ['a.jpg', 'c.jpg', 'b.jpg'])
     """
     ordered = sorted(rows)
-    number = {each: index for index, each in enumerate(dict.fromkeys(each for each, _ in ordered))}
+    number = {class_id: index for index, class_id in enumerate(dict.fromkeys(class_id for class_id, _ in ordered))}
     return ImageSet(
-        labels=np.array([number[each] for each, _ in ordered], np.int64),
-        class_names=tuple(str(each) if names is None else names[each] for each in number),
+        labels=np.array([number[class_id] for class_id, _ in ordered], np.int64),
+        class_names=tuple(str(class_id) if names is None else names[class_id] for class_id in number),
         paths=tuple(Path(path) for _, path in ordered),
     )
 
@@ -330,17 +329,17 @@ def images_of_files(rows: Iterable[tuple[ClassId, str]], names: Mapping[ClassId,
 def check_listed(paths: Sequence[str], source: str) -> None:
     """Raise `InputError` unless every listed image is on the disk, and listed once.
 
-    Every folder is read once, which is far quicker than asking for each of some hundred thousand files.
+    Every folder is listed once, which is much faster than checking each of some hundred thousand files.
 
     >>> check_listed(["no/such/b.jpg", "no/such/a.jpg"], "train.txt")
     Traceback (most recent call last):
-    isomargin.InputError: train.txt names 2 images of 2 that are not there, the first is no/such/a.jpg: ...
+    isomargin.InputError: train.txt lists 2 images of 2 that do not exist, the first is no/such/a.jpg: ...
     """
     files: dict[str, list[str]] = defaultdict(list)
     for path in paths:
         folder, _, name = path.rpartition("/")
         files[folder].append(name)
-    # What is not found among the names is asked for: file systems may take upper for lower case, or accents apart.
+    # Names that are not in the listing are checked: file systems may ignore case, or store accents differently.
     missing = [
         path
         for folder, names in files.items()
@@ -349,13 +348,13 @@ def check_listed(paths: Sequence[str], source: str) -> None:
     ]
     if missing:
         raise InputError(
-            f"{source} names {_counted(len(missing), 'image')} of {len(paths):,} that "
-            f"{'is' if len(missing) == 1 else 'are'} not there, the first is {min(missing)}: unpack the images anew"
+            f"{source} lists {_counted(len(missing), 'image')} of {len(paths):,} that "
+            f"{'does' if len(missing) == 1 else 'do'} not exist, the first is {min(missing)}: unpack the images again"
         )
     if len(set(paths)) < len(paths):
         ordered = sorted(paths)
         twice = next(path for path, following in pairwise(ordered) if path == following)
-        raise InputError(f"{source} names {twice} more than once: an image must be named once")
+        raise InputError(f"{source} lists {twice} more than once: each image must be listed once")
 
 
 def _names_in(folder: str) -> set[str]:
@@ -369,7 +368,7 @@ def _names_in(folder: str) -> set[str]:
 
 
 def compare_counts(title: str, data: DataSplit, published: Mapping[str, tuple[int, int]]) -> DataSplit:
-    """Add a note for each part whose images or classes are not as many as published: `{"train": (images, classes)}`.
+    """Add a note for each part whose numbers are not the published ones, `{"train": (images, classes)}`.
 
     >>> part = ImageSet(np.array([0]), ("cat",), pixels=np.zeros((1, 28, 28), np.uint8))
     >>> data = DataSplit("pets", part, part, closed=True)
@@ -389,7 +388,7 @@ _WORDS = {"train": "training", "test": "test"}
 
 
 def _counted(count: int, noun: str) -> str:
-    """Give a number with its noun: `1 class`, `1,200 classes`."""
+    """Return a number with its noun: `1 class`, `1,200 classes`."""
     return f"{count:,} {noun}" + ("" if count == 1 else "es" if noun.endswith("ss") else "s")
 
 
@@ -401,11 +400,11 @@ def check_choice(setting: str, value: Any, choices: Sequence[str]) -> None:
     isomargin.InputError: split is 'opened': 'open' or 'closed' is needed
     """
     if value not in choices:
-        raise InputError(f"{setting} is {value!r}: {' or '.join(repr(each) for each in choices)} is needed")
+        raise InputError(f"{setting} is {value!r}: {' or '.join(repr(choice) for choice in choices)} is needed")
 
 
 def check_there(path: Path, what: str) -> Path:
-    """Give a path back, or raise `InputError` where neither a file nor a folder is at it.
+    """Return the path; raise `InputError` where there is neither a file nor a folder.
 
     >>> check_there(Path("data/Ebay_train.txt"), "the list of training images")
     Traceback (most recent call last):

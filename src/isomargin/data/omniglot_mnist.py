@@ -1,7 +1,6 @@
-"""Data sets of small grey images that are kept in memory: Omniglot, MNIST and the rendered letters of `glyphs`.
+"""Data sets of small grey images in memory: Omniglot, MNIST and the rendered letters of `glyphs`.
 
-Strokes are white on black, 28 pixels high and wide. Omniglot and MNIST are read where they were unpacked; nothing is
-downloaded.
+Images are 28 x 28, white on black. Omniglot and MNIST are read from unpacked files; nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ _MNIST: dict[ClassSplit, dict[str, tuple[int, int]]] = {
 
 
 def read_omniglot(root: Path, rotations: bool = False) -> DataSplit:
-    """Read Omniglot: the background alphabets (964 characters) to train on, the evaluation ones (659) to test with.
+    """Read Omniglot: the background alphabets (964 characters) for training, the evaluation ones (659) for testing.
 
-    `root` is the folder that holds `images_background/` and `images_evaluation/`, whose drawings (105 x 105, black on
-    white) are brought to 28 x 28; or a file `omniglot28.npz`, or the folder that holds it: `images` uint8
-    (n, 28, 28), `label` (n,) that indexes `class_name` (classes,), and `background` bool (classes,). The file goes
-    before the folders. Classes are named alphabet/character.
+    `root` is the folder with `images_background/` and `images_evaluation/`, whose drawings (105 x 105, black on white)
+    are resized to 28 x 28; or a file `omniglot28.npz`, or the folder with it: `images` uint8 (n, 28, 28), `label` (n,)
+    with indices into `class_name` (classes,), and `background` bool (classes,). The file is preferred to the folders.
+    Classes are named alphabet/character.
 
-    With `rotations` the training drawings turned by 90, 180 and 270 degrees are classes of their own, as is common.
+    With `rotations` the training drawings rotated by 90, 180 and 270 degrees are further classes, as is common.
 
     >>> read_omniglot(Path("."))
     Traceback (most recent call last):
@@ -65,10 +64,10 @@ def read_omniglot(root: Path, rotations: bool = False) -> DataSplit:
 
 
 def read_mnist(root: Path, split: ClassSplit = "closed") -> DataSplit:
-    """Read MNIST from its four idx files, as they are or with `.gz`, in `root` or `root/MNIST/raw`.
+    """Read MNIST from its four idx files, with or without `.gz`, in `root` or `root/MNIST/raw`.
 
-    "closed" keeps the official training and test images; "open" takes both together, and trains on the digits 0 to 4
-    and tests with 5 to 9.
+    "closed" keeps the official training and test images; "open" merges them, trains on the digits 0 to 4 and tests on 5
+    to 9.
 
     >>> read_mnist(Path("."))
     Traceback (most recent call last):
@@ -91,7 +90,7 @@ def read_mnist(root: Path, split: ClassSplit = "closed") -> DataSplit:
 
 
 def read_glyphs(draws: int = 4, seed: int = 0) -> DataSplit:
-    """Make the rendered letters of `load_glyphs`: one half of the letters to train on, the other to test with.
+    """Render the letters of `load_glyphs`: one half for training, the other for testing.
 
     >>> data = read_glyphs(draws=1)
     >>> data.train.pixels.shape[1:], data.closed
@@ -107,7 +106,7 @@ def read_glyphs(draws: int = 4, seed: int = 0) -> DataSplit:
 
 
 def _by_class(pixels: NDArray[np.uint8], classes: NDArray[np.int64], names: list[str]) -> ImageSet:
-    """Order images by class; classes: (n,) that index `names`, which are in sorted order."""
+    """Order images by class; `classes` (n,) are indices into `names`, which are sorted."""
     everything = ImageSet(classes, tuple(names), pixels=pixels)
     return everything.select(np.argsort(classes, kind="stable"))
 
@@ -116,7 +115,7 @@ def _by_class(pixels: NDArray[np.uint8], classes: NDArray[np.int64], names: list
 
 
 def _with_rotations(images: ImageSet) -> ImageSet:
-    """Add the images turned by a quarter, a half and three quarters, as classes of their own."""
+    """Add the images rotated by 90, 180 and 270 degrees, as further classes."""
     assert images.pixels is not None
     turned = [f"{name} {90 * turn}°" for turn in range(1, 4) for name in images.class_names]
     pixels = [np.rot90(images.pixels, turn, axes=(1, 2)) for turn in range(4)]
@@ -160,8 +159,8 @@ def _drawings(folder: Path, part: str) -> ImageSet:
     found = class_folders(folder)
     wrong = next((name for name in found if name.count("/") != 1), None)
     if not found or wrong is not None:
-        came = "no images" if wrong is None else f"images in {wrong!r}"
-        raise InputError(f"{folder} has {came}: folders alphabet/character with drawings are expected")
+        content = "no images" if wrong is None else f"images in {wrong!r}"
+        raise InputError(f"{folder} has {content}: folders alphabet/character with drawings are expected")
     names = sorted(found)
     paths = [path for name in names for path in found[name]]
     with ThreadPoolExecutor(4) as pool:
@@ -173,7 +172,7 @@ def _drawings(folder: Path, part: str) -> ImageSet:
 def _small_white_on_black(path: str) -> NDArray[np.uint8]:
     check_file(Path(path))
     with reading(Path(path)), Image.open(path) as image:
-        # Averages of areas keep a thin stroke's ink and leave no ringing beside it.
+        # Averaging areas keeps the ink of a thin stroke, without ringing beside it.
         small = image.convert("L").resize((_SIDE, _SIDE), Image.Resampling.BOX)
     return 255 - np.asarray(small)
 
@@ -189,7 +188,7 @@ def _idx(root: Path, name: str, dimensions: int) -> NDArray[np.uint8]:
     if file is None:
         raise InputError(
             f"{places[0]} is missing: MNIST's file of {name.partition('-')[2]} is expected there "
-            f"or in {root / 'MNIST' / 'raw'}, as it is or with .gz"
+            f"or in {root / 'MNIST' / 'raw'}, with or without .gz"
         )
     check_file(file)
     with reading(file):
@@ -202,6 +201,7 @@ def _idx(root: Path, name: str, dimensions: int) -> NDArray[np.uint8]:
         shape = [int.from_bytes(content[at : at + 4], "big") for at in range(4, start, 4)]
         if len(content) - start != np.prod(shape, dtype=np.int64):
             raise InputError(
-                f"{file} has {len(content) - start:,} bytes for the shape {tuple(shape)}: it is cut short, copy it anew"
+                f"{file} has {len(content) - start:,} bytes for the shape {tuple(shape)}: it is cut short, copy it "
+                "again"
             )
         return np.frombuffer(content, np.uint8, offset=start).reshape(shape)

@@ -1,4 +1,4 @@
-"""Data sets by name, with the settings that stand in a recipe."""
+"""Data sets by name, with their settings in a recipe."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def data_names() -> list[str]:
 
 
 def load_data(name: str, root: str | os.PathLike[str] | None = None, **settings: Any) -> DataSplit:
-    """Read a data set by its name from where it lies; the settings are those of its reader, such as `read_cub`.
+    """Read the data set of this name at the path `root`; the settings are those of its reader, such as `read_cub`.
 
-    `glyphs` is made, not read, and takes no root.
+    `glyphs` is generated, not read, and has no root.
 
     >>> load_data("glyphs", draws=1).name
     'glyphs'
@@ -59,10 +59,10 @@ def load_data(name: str, root: str | os.PathLike[str] | None = None, **settings:
 
 
 def load_all(name: str, root: str | os.PathLike[str] | None = None, **settings: Any) -> ImageSet:
-    """Read all items of a data set as one set, undivided; the settings are those of `load_data`.
+    """Read all items of a data set as one set; the settings are those of `load_data`.
 
-    The order is that of the source for class folders and for a file of embeddings; of other data sets the training
-    items come first, then the test items.
+    Class folders and a file of embeddings are read in the order of the source. Of other data sets the training items
+    come first, then the test items.
 
     >>> load_all("glyphs", draws=1)
     ImageSet(6,608 images in 413 classes)
@@ -78,7 +78,7 @@ def load_all(name: str, root: str | os.PathLike[str] | None = None, **settings: 
 
 
 def _find(name: str, root: str | os.PathLike[str] | None, settings: dict[str, Any]) -> tuple[str, Path | None]:
-    """Check a data set's name, root and settings; give its name in the registry and its path, or None."""
+    """Check the name, root and settings of a data set; return its name in the registry, and its path or None."""
     known = name.lower() if isinstance(name, str) else name
     if known not in REGISTRY:
         raise InputError(f"there is no data set {name!r}: {checks.nearest(str(name), list(REGISTRY))}")
@@ -89,12 +89,12 @@ def _find(name: str, root: str | os.PathLike[str] | None, settings: dict[str, An
     if "root" not in parameters:
         if root is not None:
             raise InputError(
-                f"{known} was given the root {os.fspath(root)!r}: it is made, not read, so leave the root out"
+                f"{known} was given the root {os.fspath(root)!r}: it is generated, not read, so leave the root out"
             )
         return known, None
     if root is None:
-        raise InputError(f"{known} was given no root: the path that its files lie at is needed")
-    folder = Path(str(root) if isinstance(root, int) else root).expanduser()  # YAML takes a folder 2018 for a number
+        raise InputError(f"{known} was given no root: the path of its files is needed")
+    folder = Path(str(root) if isinstance(root, int) else root).expanduser()  # YAML reads a folder 2018 as a number
     if not folder.exists():
-        raise InputError(f"{folder} does not exist: give the path that the files of {known} lie at")
+        raise InputError(f"{folder} does not exist: give the path of the files of {known}")
     return known, folder

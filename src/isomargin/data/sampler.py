@@ -1,4 +1,4 @@
-"""Batches for losses of pairs: some images of each of some classes, every image in its turn."""
+"""Batches for losses of pairs: a few items of each of several classes, every item in turn."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ from isomargin.core.errors import InputError
 from isomargin.core.labels import as_labels
 
 SmallClasses = Literal["repeat", "drop"]
-FIRST = 1e3  # added to a key: more than any draw differs from another
+FIRST = 1e3  # added to a key: more than any two draws differ
 
 
 class ClassBatchSampler(Sampler[list[int]]):
-    """Draws batches of `images_per_class` images of each of `classes_per_batch` classes.
+    """Draws batches of `images_per_class` items of each of `classes_per_batch` classes.
 
-    In an epoch the images of each class are shuffled and cut into groups of `images_per_class`; a batch is a group each
-    of as many different classes, drawn with the numbers of groups that they have left. So every image comes once an
-    epoch, but for what does not fill a batch, and large classes come more often. The order is a function of the seed
-    and the epoch alone. For a `DataLoader` it is the `batch_sampler`.
+    In an epoch the items of each class are shuffled and cut into groups of `images_per_class`. A batch is one group of
+    each of `classes_per_batch` classes, drawn in proportion to the groups that they have left. So every item occurs
+    once per epoch, except for what does not fill a batch, and large classes occur more often. The order depends only on
+    the seed and the epoch. For a `DataLoader` it is the `batch_sampler`.
 
     Parameters
     ----------
     labels: (n,) integers or text.
-    classes_per_batch, images_per_class: c and m; the batch is c · m.
-    small_classes: what becomes of a class's last group if it has fewer than m images: "repeat" fills it with other
-        images of the class, repeated where it has fewer than m in all; "drop" leaves it out.
+    classes_per_batch, images_per_class: c and m; a batch has c · m items.
+    small_classes: what to do with the last group of a class if it has fewer than m items: "repeat" fills it with other
+        items of the class, repeated where it has fewer than m in total; "drop" leaves it out.
     seed: of the order.
-    rank, world_size: with several processes each takes its share of every batch's classes, without overlap. All must
-        have the same seed and call `set_epoch` alike.
-    families: (n,) integers or text, of which family each image's class is: an alphabet, a category.
-    families_per_batch: a batch's classes come from so many families first, whose members are hard to tell apart, and
-        from others where those have too few; 0 draws from all alike.
+    rank, world_size: with several processes each takes its share of the classes of every batch, without overlap. All
+        must have the same seed and the same epoch.
+    families: (n,) integers or text, the family of each item's class, such as an alphabet or a category. Classes of one
+        family are hard to tell apart.
+    families_per_batch: draw the classes of a batch from this many families first, and from others where these have too
+        few classes; 0 draws from all classes.
 
     >>> sampler = ClassBatchSampler([0, 0, 1, 1, 2, 2, 3, 3], classes_per_batch=2, images_per_class=2)
     >>> sorted(row for batch in sampler for row in batch)
@@ -69,7 +70,7 @@ class ClassBatchSampler(Sampler[list[int]]):
         )
         self.families_per_batch = checks.whole(families_per_batch, "families_per_batch", least=0)
         if self.families_per_batch and families is None:
-            raise InputError(f"families_per_batch is {families_per_batch}: the families of the images are needed too")
+            raise InputError(f"families_per_batch is {families_per_batch}: the families of the items are needed too")
         if self.families_per_batch:
             _, self._family_of = np.unique(as_labels(families)[first], return_inverse=True)  # (classes,)
         self._rows = np.split(np.argsort(classes, kind="stable"), np.cumsum(counts)[:-1])
@@ -77,19 +78,19 @@ class ClassBatchSampler(Sampler[list[int]]):
         self._groups: NDArray[np.int64] = full + ((rest > 0) & (small_classes == "repeat"))
         usable = int((self._groups > 0).sum())
         if usable < self.classes_per_batch:
-            dropped = f" ({len(counts) - usable} with fewer images were dropped)" if usable < len(counts) else ""
+            dropped = f" ({len(counts) - usable} with fewer items were dropped)" if usable < len(counts) else ""
             raise InputError(
                 f"classes_per_batch is {classes_per_batch}, and there are {usable} classes{dropped}: "
-                "as many different classes are needed for a batch"
+                "that many different classes are needed for a batch"
             )
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose which epoch's order comes next."""
+        """Choose the epoch whose order comes next."""
         self.epoch = epoch
 
     @property
     def positions(self) -> NDArray[np.int64]:
-        """Give the positions in the whole batch of the rows that this process draws.
+        """Return the positions in the whole batch of the rows that this process draws.
 
         >>> ClassBatchSampler([0, 0, 1, 1], classes_per_batch=2, images_per_class=2, rank=1, world_size=2).positions
         array([2, 3])
@@ -98,11 +99,11 @@ class ClassBatchSampler(Sampler[list[int]]):
         return everywhere.reshape(-1, self.images_per_class)[self.rank :: self.world_size].ravel()
 
     def __len__(self) -> int:
-        """Return the number of batches an epoch."""
+        """Return the number of batches per epoch."""
         return int(self._groups.sum()) // self.classes_per_batch
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Draw the epoch's batches; this process's share of each."""
+        """Draw the batches of the epoch: the share of this process of each."""
         generator = np.random.default_rng([self.seed, self.epoch])
         decks = [self._shuffle(rows, generator) if groups else [] for rows, groups in zip(self._rows, self._groups)]  # noqa: B905
         left = self._groups.copy()  # (classes,)
@@ -110,7 +111,7 @@ class ClassBatchSampler(Sampler[list[int]]):
             chosen = self._choose(left, batches_left, generator)
             groups = []
             for number in chosen:
-                if not decks[number]:  # the other classes are used up: this one begins again
+                if not decks[number]:  # the other classes are used up: this one starts again
                     decks[number] = self._shuffle(self._rows[number], generator)
                     left[number] += len(decks[number])
                 groups.append(decks[number].pop())
@@ -118,12 +119,12 @@ class ClassBatchSampler(Sampler[list[int]]):
             yield [int(row) for group in groups[self.rank :: self.world_size] for row in group]
 
     def _choose(self, left: NDArray[np.int64], batches_left: int, generator: np.random.Generator) -> NDArray[np.int64]:
-        """Draw different classes in proportion to the groups they have left.
+        """Draw different classes in proportion to the groups that they have left.
 
-        First come those that must be in every batch from now on to be used up; last those that have none left.
+        Classes that must be in every remaining batch to be used up come first, classes with no groups left come last.
         """
         with np.errstate(divide="ignore"):
-            keys = np.log(left) + generator.gumbel(size=len(left))  # the largest of these are such a draw
+            keys = np.log(left) + generator.gumbel(size=len(left))  # the largest keys are such a draw
         if self.families_per_batch:
             keys[self._in_chosen_families(left, generator)] += FIRST
         keys[left == 0] = -1e9 + generator.random(int((left == 0).sum()))
@@ -132,7 +133,7 @@ class ClassBatchSampler(Sampler[list[int]]):
         return np.argpartition(-keys, self.classes_per_batch - 1)[: self.classes_per_batch]
 
     def _in_chosen_families(self, left: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.bool_]:
-        """(classes,) whether a class is of one of a batch's families, drawn by the groups they have left."""
+        """(classes,) whether a class is in one of the batch's families, drawn in proportion to their groups left."""
         groups = np.bincount(self._family_of, weights=left)
         number = min(self.families_per_batch, int((groups > 0).sum()))
         if number == 0:
@@ -141,7 +142,7 @@ class ClassBatchSampler(Sampler[list[int]]):
         return np.isin(self._family_of, chosen)
 
     def _shuffle(self, rows: NDArray[np.int64], generator: np.random.Generator) -> list[NDArray[np.int64]]:
-        """Shuffle a class's rows and cut them into groups."""
+        """Shuffle the rows of a class and cut them into groups."""
         size = self.images_per_class
         rows = generator.permutation(rows)
         groups = [rows[start : start + size] for start in range(0, len(rows), size)]
