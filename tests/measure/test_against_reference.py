@@ -12,48 +12,50 @@ import isomargin as im
 from compare import assert_classes_agree, assert_scores_agree, clusters, mean_class_errors
 from isomargin.data.glyphs import load_glyphs
 from isomargin.measure import evaluate as evaluate_module
+from isomargin.measure.pairs import exact
 from reference import reference
 
 K = (1, 2, 4, 8)
-DEFAULT = 1e-4
 EXACT = 1e-9
+BINNED = 3e-4  # what half a pair is of the 2,000 that the target FAR accepts of a thousand images' pairs
 OMNIGLOT = Path(__file__).parents[3] / "shared" / "data" / "omniglot28.npz"
 
 
-def check(rows, labels, *, default=DEFAULT, exact=True, **choices):
-    """Hold the default and the exact count against the reference; give the default."""
-    with warnings.catch_warnings():
+def check(rows, labels, **choices):
+    """Compare the exact count and the one for large sets, whatever the size, with the reference; give the latter."""
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore", UserWarning)
+        precise = im.evaluate(rows, labels, k=K, exact=True, **choices)
+        patch.setattr(evaluate_module, "SMALL", 0)
         found = im.evaluate(rows, labels, k=K, **choices)
-        precise = im.evaluate(rows, labels, k=K, exact=True, **choices) if exact else None
     if "mean_curve" in choices:
         choices["mean"] = choices.pop("mean_curve")
     expected = reference(rows, labels, k=K, **choices)
-    assert_scores_agree(found, expected, default)
-    if precise is not None:
-        assert precise.method == "exact"
-        assert_scores_agree(precise, expected, EXACT)
-        assert_classes_agree(precise, expected, EXACT)
+    assert precise.method == "exact"
+    assert_scores_agree(precise, expected, EXACT)
+    assert_classes_agree(precise, expected, EXACT)
+    assert_scores_agree(found, expected, BINNED if found.method == "binned" else EXACT)
     if found.method == "binned":
         # One class's rate moves by a whole pair where that pair lies within a bin of the threshold, and of a small
         # class's few pairs that is more than 1e-4: not each class's values are held to it, but their mean error is.
         errors = mean_class_errors(found, expected)
-        assert max(errors.values()) < DEFAULT, errors
+        assert max(errors.values()) < 1e-4, errors
     return found
 
 
 def test_rendered_letters():
-    test = load_glyphs("test", draws=2)
-    pixels = test.images.reshape(len(test.images), -1).astype(np.float32)
+    test = load_glyphs("test", draws=1)
+    some = test.labels < 80
+    pixels = test.images[some].reshape(some.sum(), -1).astype(np.float32)
     components = np.linalg.eigh(np.cov(pixels.T))[1][:, -64:]
     rows = ((pixels - pixels.mean(axis=0)) @ components).astype(np.float32)
-    assert check(rows, np.array(test.class_names)[test.labels]).method == "binned"
+    assert check(rows, np.array(test.class_names)[test.labels[some]]).method == "binned"
 
 
 @pytest.mark.skipif(not OMNIGLOT.exists(), reason=f"Omniglot is not at {OMNIGLOT.name} in shared/data")
 def test_omniglot_pixels():
     with np.load(OMNIGLOT) as file:
-        testing = np.flatnonzero(~file["background"])[:300]
+        testing = np.flatnonzero(~file["background"])[:60]
         which = np.isin(file["label"], testing)
         images, labels = file["images"][which], file["class_name"][file["label"][which]]
     pixels = images.reshape(len(images), -1).astype(np.float32)
@@ -62,33 +64,57 @@ def test_omniglot_pixels():
 
 @pytest.mark.parametrize(
     ("images", "classes", "singles"),
-    [(4300, 2, 0), (4500, 17, 5), (5000, 150, 100), (7000, 3000, 300)],
+    [(1300, 2, 0), (900, 17, 5), (1000, 60, 40), (1500, 600, 100)],
 )
-def test_generated_sets_of_two_to_three_thousand_classes(images, classes, singles):
+def test_generated_sets_of_two_to_hundreds_of_classes(images, classes, singles):
     rows, labels = clusters(images, classes, singles=singles, noise=1.2 if classes < 20 else 0.7)
-    assert check(rows, labels, exact=classes < 3000).method == "binned"
-
-
-@pytest.mark.parametrize(("images", "classes", "singles"), [(12, 3, 1), (60, 5, 0), (700, 40, 13), (2500, 100, 0)])
-def test_small_sets_are_counted_exactly_by_default(images, classes, singles):
-    rows, labels = clusters(images, classes, dimensions=8, singles=singles)
-    few = {"far": (0.1, 0.5), "target_far": 0.1} if images < 20 else {}
-    assert check(rows, labels, default=EXACT, **few).method == "exact"
-
-
-def test_duplicates_inside_and_across_classes():
-    rows, labels = clusters(4800, 120)
-    rows[:300], labels[:150] = rows[300:600], labels[300:450]
     assert check(rows, labels).method == "binned"
 
 
-@pytest.mark.parametrize(("images", "classes"), [(900, 20), (4600, 100)])
-def test_distances_that_repeat_are_counted_exactly_whatever_the_size(images, classes):
+@pytest.mark.parametrize(("images", "classes", "singles"), [(12, 3, 1), (60, 5, 0)])
+def test_tiny_sets(images, classes, singles):
+    rows, labels = clusters(images, classes, dimensions=8, singles=singles)
+    few = {"far": (0.1, 0.5), "target_far": 0.1} if images < 20 else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        found = im.evaluate(rows, labels, k=K, **few)
+    expected = reference(rows, labels, k=K, **few)
+    assert_scores_agree(found, expected, EXACT)
+    assert_classes_agree(found, expected, EXACT)
+
+
+def test_up_to_a_number_of_pairs_sets_are_counted_exactly(monkeypatch):
+    monkeypatch.setattr(evaluate_module, "SMALL", 1000)
+    rows, labels = clusters(46, 4, dimensions=8)
+    assert im.evaluate(rows[:45], labels[:45]).method == "exact"  # 990 pairs
+    assert im.evaluate(rows, labels).method == "binned"  # 1,035
+
+
+@pytest.mark.parametrize("kept", [0, 1 << 25])
+@pytest.mark.parametrize("rows_at_once", [5, 40])
+def test_classes_in_groups_give_the_exact_scores_whether_distances_are_kept_or_not(rows_at_once, kept, monkeypatch):
+    rows, labels = clusters(400, 30, singles=4)
+    monkeypatch.setattr(exact, "GROUP_BYTES", 8 * len(rows) * rows_at_once)
+    monkeypatch.setattr(exact, "KEPT_DISTANCES", kept)
+    with pytest.warns(UserWarning, match="single item"):
+        found = im.evaluate(rows, labels, k=K)
+    expected = reference(rows, labels, k=K)
+    assert_scores_agree(found, expected, EXACT)
+    assert_classes_agree(found, expected, EXACT)
+
+
+def test_duplicates_inside_and_across_classes():
+    rows, labels = clusters(1200, 60)
+    rows[:100], labels[:50] = rows[100:200], labels[100:150]
+    assert check(rows, labels).method == "binned"
+
+
+def test_distances_that_repeat_are_counted_exactly_whatever_the_size():
     generator = np.random.default_rng(1)
-    rows = generator.integers(-1, 2, (images, 6)).astype(np.float64)
+    rows = generator.integers(-1, 2, (900, 6)).astype(np.float64)
     rows[(rows == 0).all(axis=1)] = 1
-    labels = generator.integers(0, classes, images)
-    assert check(rows, labels, default=EXACT, exact=False).method == "exact"
+    labels = generator.integers(0, 20, 900)
+    assert check(rows, labels).method == "exact"
 
 
 def test_binary_codes_have_exact_ties():
@@ -96,7 +122,7 @@ def test_binary_codes_have_exact_ties():
     centres = generator.choice([-1.0, 1.0], (30, 16))
     labels = generator.integers(0, 30, 600)
     rows = centres[labels] * np.where(generator.random((600, 16)) < 0.15, -1, 1)
-    check(rows, labels, default=EXACT)
+    check(rows, labels)
 
 
 @pytest.mark.parametrize(
@@ -111,17 +137,14 @@ def test_binary_codes_have_exact_ties():
         {"c": 2.0},
         {"utility": "precision_recall"},
         {"utility": "precision_recall", "mean_curve": "pooled", "c": 0.5},
-        {"mean_curve": "pooled"},
+        {"mean_curve": "pooled", "c": 2.0},
         {"epsilon_form": "printed"},
         {"target_far": 0.05, "target_frr": 0.2},
     ],
     ids=str,
 )
-def test_every_setting_on_both_paths(choices, monkeypatch):
-    rows, labels = clusters(1500, 60, singles=10)
-    check(rows, labels, default=EXACT, **choices)
-    monkeypatch.setattr(evaluate_module, "SMALL", 0)
-    assert check(rows, labels, default=5e-4, exact=False, **choices).method == "binned"
+def test_every_setting_on_both_paths(choices):
+    assert check(*clusters(800, 40, singles=10), **choices).method == "binned"
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -11,10 +11,12 @@ import isomargin as im
 from compare import assert_scores_agree, clusters
 from isomargin.measure import evaluate as evaluate_module
 from isomargin.measure.pairs import tiles as pairs_module
+from isomargin.measure.pairs.counts import PairCounts
 from isomargin.measure.pairs.distances import BinnedDistances, ListedDistances
 from isomargin.measure.pairs.inputs import sort_by_class
 from isomargin.measure.pairs.tiles import count_pairs, tournament
 from isomargin.measure.pairs.torch_tiles import count_pairs_with_torch
+from isomargin.measure.pairs.verification import class_errors
 from reference import reference
 
 K = (1, 2, 5)
@@ -96,7 +98,7 @@ def test_order_of_rows_changes_nothing(drawn_set, random):
 
 
 @pytest.mark.filterwarnings("ignore:.*single item")
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(sets)
 def test_names_of_labels_change_nothing_but_the_order_of_classes(drawn_set):
     rows, labels = drawn(*drawn_set)
@@ -114,8 +116,9 @@ def assert_same_scores(one, other, tolerance=1e-12):
             assert value == pytest.approx(other.scores()[name], rel=tolerance), name
 
 
+@pytest.mark.usefixtures("force_binned")
 def test_order_tiles_and_threads_hardly_move_the_scores_of_a_large_set():
-    rows, labels = clusters(5000, 120)
+    rows, labels = clusters(2000, 60)
     order = np.random.default_rng(0).permutation(len(rows))
     one = im.evaluate(rows, labels)
     assert one.method == "binned"
@@ -151,11 +154,11 @@ def test_large_classes_are_ranked_by_a_pass_of_their_own(monkeypatch):
 
 @pytest.mark.usefixtures("force_binned")
 def test_positives_too_many_to_list_are_binned_and_scores_agree(monkeypatch):
-    rows, labels = clusters(4000, 8, dimensions=16, noise=1.3)
+    rows, labels = clusters(1500, 8, dimensions=16, noise=1.3)
     monkeypatch.setattr(pairs_module, "LISTED_POSITIVES", 0)
     found = im.evaluate(rows, labels, k=K)
     assert isinstance(found.counts.positives, BinnedDistances)
-    assert_scores_agree(found, reference(rows, labels, k=K), 1e-4)
+    assert_scores_agree(found, reference(rows, labels, k=K), 3e-4)
 
 
 def test_a_class_of_many_blocks_is_counted_whole():
@@ -206,13 +209,14 @@ def test_no_distance_exceeds_the_reach_that_bins_span():
         assert distances.max() <= data.reach <= 2
 
 
+@pytest.mark.usefixtures("force_binned")
 def test_embeddings_in_a_narrow_cone_keep_their_resolution():
-    rows, labels = clusters(5000, 100, dimensions=16)
+    rows, labels = clusters(1500, 50, dimensions=16)
     rows[:, 0] += 25
     assert sort_by_class(rows, labels).reach < 1
     found = im.evaluate(rows, labels, k=K)
     assert found.method == "binned"
-    assert_scores_agree(found, reference(rows, labels, k=K), 1e-4)
+    assert_scores_agree(found, reference(rows, labels, k=K), 3e-4)
 
 
 def test_listed_and_binned_distances_answer_alike():
@@ -227,3 +231,21 @@ def test_listed_and_binned_distances_answer_alike():
     wanted = np.arange(20) * 1000 + 1
     np.testing.assert_allclose(binned.class_distance_at(wanted), listed.class_distance_at(wanted), atol=2 / (1 << 15))
     assert binned.pooled_distance_at(6000) == pytest.approx(listed.pooled_distance_at(6000), abs=2 / (1 << 15) / 4)
+
+
+def test_the_pairs_of_a_bin_lie_evenly_within_it():
+    counts = np.array([[1, 2, 4], [3, 2, 0]])  # as many pairs in each bin, so that interpolation is a straight line
+    binned = BinnedDistances(counts, 1.5, appearances=1)
+    places = {1: (0.25, 0.5 / 6), 2: (0.5 + 0.125, 0.25), 3: (0.5 + 0.375, 2.5 / 6), 4: (1 + 0.0625, 0.5 + 0.125)}
+    for wanted, expected in places.items():
+        np.testing.assert_allclose(binned.class_distance_at(np.array([wanted, wanted])), expected, atol=1e-9)
+
+
+def test_a_classs_auc_from_bins_counts_half_of_those_in_the_same_bin():
+    positives, negatives = np.random.default_rng(0).integers(0, 9, (2, 3, 6))
+    counts = PairCounts(BinnedDistances(positives, 2.0, appearances=1), BinnedDistances(negatives, 2.0, appearances=2))
+    auc = class_errors(counts)[1]
+    for i in range(3):
+        near, far = (np.repeat(np.arange(6), each[i]) for each in (positives, negatives))
+        expected = np.mean([(b > a) + (b == a) / 2 for a, b in itertools.product(near, far)])
+        assert auc[i] == pytest.approx(expected)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import bootstrap
+from scipy.stats import binom, bootstrap
 
 import isomargin as im
 from isomargin.measure.evaluation import Evaluation
@@ -151,7 +151,7 @@ def test_scores_of_a_draw_are_those_of_its_definition(some, choice):
     changes, reference_changes = CHOICES[choice]
     resampler = Resampler(some.with_settings(**changes))
     reference = ByDefinition(*draw_set(40, 8, seed=0), **reference_changes)
-    weights = np.concatenate([draw_weights(np.ones(40, bool), 6, seed=1), leave_out_weights(40)[:3]])
+    weights = np.concatenate([draw_weights(np.ones(40, bool), 3, seed=1), leave_out_weights(40)[:2]])
     found = resampler.scores(weights)
     for i, draw in enumerate(weights):
         for name, expected in reference.scores(draw).items():
@@ -420,10 +420,10 @@ def test_draws_without_a_single_curve_do_not_spoil_the_intervals():
 
 # --- Coverage, where the truth is known -------------------------------------------------------------------------------
 
-CLASSES, IMAGES, REPETITIONS = 60, 6, 100
+CLASSES, IMAGES, REPETITIONS = 60, 6, 40
 
 
-def true_rates(threshold, number=500_000):
+def true_rates(threshold, number=200_000):
     """FAR and FRR of the law that classes are drawn from: pairs of images of classes that are each drawn anew."""
     generator = np.random.default_rng(99)
 
@@ -436,7 +436,7 @@ def true_rates(threshold, number=500_000):
     return far, 1 - sensitivity
 
 
-def true_opis(classes=1200, pairs=1500):
+def true_opis(classes=800, pairs=1000):
     """Variance over many classes of their utility, from so many pairs without a common image of each class."""
     generator = np.random.default_rng(98)
     centres, spreads = draw_classes(classes, generator)
@@ -469,13 +469,14 @@ def repeated():
     return {name: np.array(each) for name, each in found.items()}, truths
 
 
+@pytest.mark.xdist_group("coverage")  # the repetitions are made once, in one of pytest's workers
 @pytest.mark.parametrize(
     "name",
     ["far at 0.7", "frr at 0.7", "debiased_opis", "opis", "epsilon_opis", "relative_opis", "mean_utility", "eer",
      "recall@1"],
 )  # fmt: skip
 def test_about_as_many_intervals_hold_the_truth_as_they_say(repeated, name):
-    """Nominally 95 of 100; in longer runs 91 to 98, as bounds from some dozen classes are a little narrow.
+    """Nominally 95%; in longer runs 91% to 98%, as bounds from some dozen classes are a little narrow.
 
     Truth is that of the law of the classes for rates and de-biased OPIS; for scores that depend on the number of
     images or the size of the gallery it is their own mean over the repetitions.
@@ -485,7 +486,8 @@ def test_about_as_many_intervals_hold_the_truth_as_they_say(repeated, name):
     truth = truths.get(name, values.mean())
     assert values.mean() == pytest.approx(truth, abs=3.5 * values.std() / np.sqrt(len(values)) + 0.03 * truth)
     # Groups of six classes have few others to be drawn from: epsilon-OPIS is held least often.
-    assert ((low <= truth) & (truth <= high)).mean() >= (0.84 if name == "epsilon_opis" else 0.86)
+    expected = 0.89 if name == "epsilon_opis" else 0.91
+    assert ((low <= truth) & (truth <= high)).sum() >= binom.ppf(0.001, REPETITIONS, expected)
     # Neither is this bought with width: bounds are as far apart as the scores' own spread says.
     assert (high - low).mean() / (2 * 1.96) == pytest.approx(values.std(), rel=0.3)
 
