@@ -386,11 +386,11 @@ def test_outputs_that_cannot_be_written_are_refused_before_any_work(file, tmp_pa
     )
     (tmp_path / "folder.json").mkdir()
     for option, name in (("--output", "x.json"), ("--per-class", "x.csv")):
-        assert "there must be a folder" in refusal("evaluate", file, option, tmp_path / "missing" / name)
-        assert "there must be a folder" in refusal("evaluate", file, option, file / name)
+        assert "there is no folder" in refusal("evaluate", file, option, tmp_path / "missing" / name)
+        assert "there is no folder" in refusal("evaluate", file, option, file / name)
         assert "should end in" in refusal("evaluate", file, option, tmp_path / "x.txt")
         assert "cannot be written" in refusal("evaluate", file, option, tmp_path / ("y" * 5000 + name))
-    assert "no folder" in refusal("evaluate", file, "--output", tmp_path / "folder.json")
+    assert "it is a folder" in refusal("evaluate", file, "--output", tmp_path / "folder.json")
 
 
 def test_a_full_disk_is_told_in_one_line_and_leaves_the_older_file(file, tmp_path, refusal, monkeypatch):

@@ -53,7 +53,7 @@ def test_labels_go_to_all_files_of_embeddings_or_to_each_in_order(folder, run):
     assert code == 2
     assert "b.npy: labels has 95 entries" in error
     assert "was given 3 times for 2 files" in run("compare", *files, *["--labels", right] * 3)[2]
-    assert "brings its own labels" in run("threshold", folder / "evaluation.json", "--labels", right)[2]
+    assert "contains its own labels" in run("threshold", folder / "evaluation.json", "--labels", right)[2]
 
 
 @pytest.mark.parametrize("command", ["threshold", "compare", "report"])
@@ -65,5 +65,5 @@ def test_a_card_is_not_taken_for_an_evaluation(folder, run, command):
 
 
 def test_evaluate_refuses_what_holds_no_embeddings(folder, run):
-    assert "holds no embeddings" in run("evaluate", folder / "evaluation.json")[2]
+    assert "contains no embeddings" in run("evaluate", folder / "evaluation.json")[2]
     assert "folder without an embeddings.npz" in run("evaluate", folder)[2]

@@ -85,11 +85,11 @@ def test_evaluate_writes_a_report_too(run, embeddings, tmp_path):
     [
         (["report", "no/such/run"], "does not exist"),
         (["report", "{file}", "-o", "page.txt"], "should end in .html"),
-        (["report", "{file}", "-o", "no/such/folder/page.html"], "there must be a folder"),
+        (["report", "{file}", "-o", "no/such/folder/page.html"], "there is no folder"),
         (["report", "{file}", "{file}"], "was given twice"),
         (["report", "{file}", "--thumbnails", "3", "-o", "{folder}/page.html"], "thumbnails need the folder of a run"),
         (["report", "{file}", "--labels", "x.npy", "--labels", "y.npy"], "--labels was given 2 times for 1 files"),
-        (["report", "{file}", "--images", "{folder}"], "give --thumbnails too"),
+        (["report", "{file}", "--images", "{folder}"], "--images needs --thumbnails"),
         (["report", "{file}", "--thumbnails", "3", "--no-confusions"], "give one of them"),
         (["evaluate", "{file}", "--report", "page.pdf"], "should end in .html"),
     ],

@@ -54,7 +54,7 @@ def test_the_command_says_that_nothing_is_evaluated(run, tmp_path):
     arguments = ("train", tmp_path / "tiny.yaml", "--all-classes", "--workers", 0)
     code, out, err = run(*arguments, "--dry-run")
     assert code == 0, err
-    assert "test:       none, all classes are trained on" in out
+    assert "test:       none, because all classes are used for training" in out
     code, out, err = run(*arguments, "--output", tmp_path / "run")
     assert (code, out) == (0, "")
     assert f"note: {TOLD}" in err
@@ -66,7 +66,7 @@ def test_the_command_says_that_nothing_is_evaluated(run, tmp_path):
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        (["evaluate"], "was trained on all classes and is not evaluated: give a run that kept classes out"),
+        (["evaluate"], "was trained on all classes and is not evaluated: give a run with classes held out"),
         (["threshold"], "was trained on all classes and is not evaluated"),
         (["report"], "was trained on all classes and is not evaluated"),
         (["embed", "--part", "test"], "the run was trained on all classes: it has no test part, take --part all"),

@@ -100,14 +100,14 @@ def test_a_dry_run_names_the_datas_sizes_and_the_steps(name, on_miniature, tmp_p
     assert f"name: {name}\n" in printed.out
     lines = dict(line.split(maxsplit=1) for line in printed.out.splitlines()[-5:])
     for part, of_part in (("training:", data.train), ("evaluation:", data.unseen), ("test:", data.test)):
-        assert lines[part] == f"{len(of_part):,} images in {len(of_part.class_names):,} classes"
+        assert lines[part] == f"{len(of_part):,} items in {len(of_part.class_names):,} classes"
     if recipe.data["name"] in TRAINABLE:
         each = DRAWERS if recipe.data["name"] == "omniglot" else IMAGES
-        assert lines["test:"] == f"{CLASSES * each} images in {CLASSES} classes"
+        assert lines["test:"] == f"{CLASSES * each} items in {CLASSES} classes"
     groups = counts // images if recipe.batch.small_classes == "drop" else -(-counts // images)
     batches = groups.sum() // classes
     steps = round(recipe.epochs * batches)
-    assert lines["steps:"] == f"{steps:,} of {classes * images:,} images, {batches:,} an epoch"
+    assert lines["steps:"] == f"{steps:,} of {classes * images:,} items, {batches:,} per epoch"
     assert not list(tmp_path.iterdir())
 
 

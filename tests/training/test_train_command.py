@@ -56,9 +56,9 @@ def test_a_dry_run_prints_everything_and_writes_nothing(typed, recipe, tmp_path)
     code, out, _ = typed("train", recipe, "loss.regularizer.negative_margin=0.4", "--dry-run")
     assert code == 0
     assert "negative_margin: 0.4" in out
-    assert "300 images in 30 classes" in out
-    assert "100 images in 10 classes" in out
-    assert "21 of 16 images, 18 an epoch" in out
+    assert "300 items in 30 classes" in out
+    assert "100 items in 10 classes" in out
+    assert "21 of 16 items, 18 per epoch" in out
     assert not (tmp_path / "runs").exists()
 
 

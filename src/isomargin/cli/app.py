@@ -1,7 +1,7 @@
-"""The command ``isomargin``, put together from `commands`.
+"""The command ``isomargin``, assembled from the commands of the other modules.
 
-Bad input ends with one sentence on standard error and exit code 2. Imports that take long are inside the commands,
-so that ``isomargin --help`` answers at once.
+Bad input ends with one sentence on standard error and exit code 2. Slow imports are inside the commands, so that
+``isomargin --help`` answers at once.
 """
 
 import sys
@@ -16,8 +16,8 @@ from isomargin.cli.running import run_app
 app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="One distance threshold that holds for every class: measure how far embeddings are from it, and train models "
-    "that come nearer.",
+    help="Measure how consistently one distance threshold works across classes, train models for which it works "
+    "better, and choose thresholds.",
 )
 
 
@@ -26,9 +26,9 @@ def main() -> None:
     run_app(app, "isomargin", sys.argv[1:] or ["--help"])
 
 
-def show_version(asked: bool) -> None:
-    """Print the version and stop."""
-    if asked:
+def show_version(requested: bool) -> None:
+    """Print the version and exit."""
+    if requested:
         print(f"isomargin {__version__}")
         raise typer.Exit
 
@@ -36,10 +36,10 @@ def show_version(asked: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Options before the command."""
+    """Options that come before the command."""
 
 
 for command in (

@@ -1,4 +1,4 @@
-"""What commands share: showing an evaluation, and telling in a sentence what the disk refuses."""
+"""Helpers that several commands share: printing results, and reporting files that cannot be written."""
 
 import json
 import sys
@@ -24,7 +24,7 @@ def show(
     intervals: "Mapping[str, Interval] | None" = None,
     resampled: str = "",
 ) -> None:
-    """Print for people or for machines; notes go to standard error."""
+    """Print an evaluation, as tables or as JSON; notes go to standard error."""
     from isomargin.cli.tables import as_values, print_evaluation
 
     for note in evaluation.all_notes:
@@ -36,19 +36,20 @@ def show(
 
 
 def check_writable(path: Path | None, suffix: str) -> None:
-    """Refuse a name that could not be written, before any work is done."""
+    """Refuse a path that cannot be written, before any work is done."""
     if path is None:
         return
     if path.suffix != suffix:
         raise InputError(f"{path} should end in {suffix}")
     with writing(path):
         if path.is_dir() or not path.parent.is_dir():
-            raise InputError(f"{path} cannot be written: there must be a folder {path.parent}, and no folder {path}")
+            reason = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+            raise InputError(f"{path} cannot be written, because {reason}: choose another file")
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn what the disk refuses in the block into a sentence that names the path."""
+    """Turn errors of the file system in the block into a sentence that names the path."""
     try:
         yield
     except OSError as error:
@@ -56,16 +57,16 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def print_renderable(*renderables: Any) -> None:
-    """Print what rich can, as wide as it needs to be where the output is not a terminal."""
+    """Print rich renderables; if the output is not a terminal, they are as wide as they need to be."""
     from isomargin.cli.tables import make_console
 
     console = make_console()
-    for each in renderables:
-        console.print(each)
+    for renderable in renderables:
+        console.print(renderable)
 
 
 def print_plan(recipe: "Recipe") -> None:
-    """Print a recipe in full, and what its run would be; notes go to standard error."""
+    """Print a recipe in full, and the sizes of its data, model and training; notes go to standard error."""
     from isomargin.training.setup import plan
 
     planned = plan(recipe)
@@ -73,11 +74,11 @@ def print_plan(recipe: "Recipe") -> None:
         print(f"note: {note}", file=sys.stderr)
     print(recipe.to_yaml())
     parts = {"training": planned.train, "evaluation": planned.unseen, "test": planned.test}
-    for name, images in parts.items():
-        if images is None:
-            print(f"{name + ':':<12}none, all classes are trained on")
+    for name, items in parts.items():
+        if items is None:
+            print(f"{name + ':':<12}none, because all classes are used for training")
         else:
-            print(f"{name + ':':<12}{len(images):,} images in {len(images.class_names):,} classes")
+            print(f"{name + ':':<12}{len(items):,} items in {len(items.class_names):,} classes")
     batch = recipe.batch.classes * recipe.batch.images_per_class
     print(f"{'model:':<12}{planned.parameters:,} trained parameters, {planned.dimensions} dimensions")
-    print(f"{'steps:':<12}{planned.steps:,} of {batch:,} images, {planned.batches_an_epoch:,} an epoch")
+    print(f"{'steps:':<12}{planned.steps:,} of {batch:,} items, {planned.batches_an_epoch:,} per epoch")

@@ -1,4 +1,4 @@
-"""The command `demo`: trains the demo's three models and says what came of it, to a reader who is new to all of it."""
+"""The command ``demo``: trains three small models and explains the result to a reader who is new to the project."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from isomargin.measure.evaluation import Evaluation
 
 SHOWN = ("opis", "epsilon_opis", "recall@1", "eer", "frr")  # the scores of the table
-WIDTH = 19  # of a model's title and the space behind it
+WIDTH = 19  # columns of a model's title and the space after it
 BEGIN = """\
 Training three small networks, one after the other, on about 200 letters
 rendered in 16 typefaces. That takes 3 to 4 minutes on two free cores."""
@@ -38,14 +38,17 @@ Next, with your own embeddings, a file with the arrays embeddings and labels:
 
 
 def demo(
-    output: Annotated[Path, typer.Option(help="Folder of the three runs.")] = Path("runs/demo"),
-    seed: Annotated[int, typer.Option(min=0, help="Of the three runs.")] = 0,
-    report: Annotated[bool, typer.Option(help="Write report.html, an HTML report of the three, there too.")] = True,
+    output: Annotated[Path, typer.Option(help="Folder in which the three runs are saved.")] = Path("runs/demo"),
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the three runs.")] = 0,
+    report: Annotated[
+        bool, typer.Option(help="Write an HTML report that compares the three models, report.html in that folder.")
+    ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Train a loss alone, with TCM and with class alignment on rendered letters, and compare: no download, 4 minutes.
+    """Train three small models on rendered letters and compare them, without a download, in about 4 minutes.
 
-    The letters come from the fonts that matplotlib ships. The models are evaluated on letters they were not trained on.
+    They are a loss alone, the same loss with TCM, and the same loss with class alignment. The letters come from the
+    fonts that matplotlib ships. The models are evaluated on letters they were not trained on.
     """
     from isomargin.cli.tables import as_values
     from isomargin.measure.comparison import compare
@@ -54,7 +57,7 @@ def demo(
     def say(sentence: str) -> None:
         print(sentence, file=sys.stderr, flush=True)
 
-    import_or_explain("isomargin.training.loop")  # what is missing is to be said first
+    import_or_explain("isomargin.training.loop")  # report a missing package before anything else
     with writing(output):
         output.mkdir(parents=True, exist_ok=True)
     say(BEGIN)
@@ -74,7 +77,7 @@ def demo(
 
 
 def print_result(evaluations: "Mapping[str, Evaluation]", comparison: "Comparison") -> None:
-    """Print what was trained, the table, what it says and what to do next, in lines of 80 columns."""
+    """Print what was trained, the table of scores, what it means and what to do next, in lines of 80 columns."""
     from rich.text import Text
 
     from isomargin.training.demo import MODELS
@@ -98,7 +101,7 @@ def print_result(evaluations: "Mapping[str, Evaluation]", comparison: "Compariso
 
 
 def demo_table(evaluations: "Mapping[str, Evaluation]", comparison: "Comparison") -> "RenderableType":
-    """Give one row per score and one column per model, with the change from the first below each of the others."""
+    """Return a table with one row per score and one column per model, and the changes from the first model."""
     import numpy as np
     from rich.table import Table
 
@@ -124,16 +127,18 @@ def demo_table(evaluations: "Mapping[str, Evaluation]", comparison: "Comparison"
 
 
 def change(row: "Difference") -> str:
-    """Give a model's change from the first, in percent of OPIS and in points of rates, with its interval."""
+    """Format the change from the first model, in percent for OPIS and in points for rates, with its interval."""
     if row.change is not None:
         return f"{row.change.value:+.0%} ({row.change.low:+.0%} to {row.change.high:+.0%})"
-    scale, form = (1, "+.1e") if row.score.endswith("opis") else (100, "+.2f")  # OPIS only where the first model's is 0
+    scale, form = (
+        (1, "+.1e") if row.score.endswith("opis") else (100, "+.2f")
+    )  # OPIS comes here only if the first model's is 0
     value, low, high = (scale * part for part in (row.difference.value, row.difference.low, row.difference.high))
     return f"{value:{form}} ({low:{form}} to {high:{form}})"
 
 
 def finding(title: str, rows: "tuple[Difference, ...]") -> str:
-    """Say in plain words how a model's OPIS and recall@1 differ from the first one's, and whether it may be chance."""
+    """Say how a model's OPIS and recall@1 differ from the first model's, and whether that is significant."""
     by_score = {row.score: row for row in rows}
     lines = []
     for score, name in (("opis", "OPIS"), ("recall@1", "recall@1")):

@@ -1,4 +1,4 @@
-"""What figures are drawn from besides evaluations and embeddings: trained models, metrics, and searches of margins."""
+"""Read the inputs of figures other than evaluations and embeddings: trained models, metrics and searches of margins."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def read_models(runs: Mapping[str, Path]) -> list[TrainedModel]:
-    """Read what was trained how, and what came of it, from the folders of finished runs."""
+    """Read how each model was trained and how it scores, from the folders of finished runs."""
     from isomargin.measure.evaluation import Evaluation
     from isomargin.training.recipe import load_recipe
     from isomargin.training.run_folder import RunFolder
@@ -34,12 +34,12 @@ def read_models(runs: Mapping[str, Path]) -> list[TrainedModel]:
         run = RunFolder(path)
         if not (run.recipe.is_file() and run.evaluation.is_file()):
             raise InputError(
-                f"{path} is no finished run, and this figure needs the recipe beside the scores: give a folder with "
-                "recipe.yaml and evaluation.json"
+                f"{path} is not the folder of a finished run, and this figure needs the recipe and the scores: give a "
+                "folder with recipe.yaml and evaluation.json"
             )
         evaluations[name], recipes[name] = Evaluation.load(run.evaluation), load_recipe(run.recipe)
         if 1 not in evaluations[name].recall_at_k:
-            raise InputError(f"{path} was evaluated without recall@1, which this figure shows: evaluate it with k=1")
+            raise InputError(f"{path} was evaluated without recall@1, which this figure shows: add 1 to its k")
     check_alike(evaluations)
     return [
         _model(name, recipes[name], evaluations[name].recall_at_k[1], evaluations[name].opis) for name in evaluations
@@ -47,8 +47,8 @@ def read_models(runs: Mapping[str, Path]) -> list[TrainedModel]:
 
 
 def _model(name: str, recipe: Recipe, recall_at_1: float, opis: float) -> TrainedModel:
-    """Give what the figure shows of a run."""
-    base, *regularizers = [_loss_name(each) for each in recipe.loss.parts()]
+    """Return what the figure shows of a run."""
+    base, *regularizers = [_loss_name(part) for part in recipe.loss.parts()]
     same = recipe.model_dump(mode="json", exclude={"name": True, "evaluation": True, "loss": {"regularizer"}})
     return TrainedModel(
         name=name,
@@ -62,7 +62,7 @@ def _model(name: str, recipe: Recipe, recall_at_1: float, opis: float) -> Traine
 
 
 def _loss_name(loss: str | dict[str, Any]) -> str:
-    """Give a loss's name as the registry has it.
+    """Return the name of a loss in the registry.
 
     >>> _loss_name("TCMLoss"), _loss_name({"name": "smooth_ap", "weight": 2})
     ('tcm', 'smooth_ap')
@@ -72,31 +72,31 @@ def _loss_name(loss: str | dict[str, Any]) -> str:
 
 
 def read_metrics(path: Path) -> pandas.DataFrame:
-    """Read the metrics of a run's folder, or a metrics.csv itself."""
+    """Read metrics.csv, given itself or the folder of its run."""
     import pandas
 
     from isomargin.training.run_folder import RunFolder
 
     table = RunFolder(path).metrics if path.is_dir() else path
     if table.suffix != ".csv" or not table.is_file():
-        raise InputError(f"{path} has no metrics: give a run's folder with a metrics.csv, or such a file")
+        raise InputError(f"{path} has no metrics: give the folder of a run, which has a metrics.csv, or such a file")
     check_file(table)
     with reading(table):
         return pandas.read_csv(table)
 
 
 def read_search(path: Path) -> list[TunedRun]:
-    """Read the runs of a search from its folder, or from its tune.csv itself."""
+    """Read the runs of a search from its tune.csv, given itself or its folder."""
     table = path / "tune.csv" if path.is_dir() else path
     if table.suffix != ".csv" or not table.is_file():
-        raise InputError(f"{path} is no search: give the folder that `isomargin tune` wrote, with a tune.csv")
+        raise InputError(f"{path} is not a search: give the folder that `isomargin tune` wrote, with its tune.csv")
     check_file(table)
     with reading(table):
         return [_tuned_run(row) for row in csv.DictReader(io.StringIO(table.read_text(encoding="utf-8")))]
 
 
 def _tuned_run(row: Mapping[str, str]) -> TunedRun:
-    """Read one run of a search; cells are empty where the baseline has no margin."""
+    """Read one run of a search; the baseline has no margins, so those cells are empty."""
     from isomargin.training.tuned import TunedRun
 
     numbers: dict[str, float | None] = {}

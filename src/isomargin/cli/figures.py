@@ -1,4 +1,4 @@
-"""The command that draws figures."""
+"""The command ``figure``, which draws the figures of the paper."""
 
 import sys
 from pathlib import Path
@@ -26,55 +26,76 @@ if TYPE_CHECKING:
 
 def figure(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Of the figure; --list has them.", show_default=False)
+        str | None,
+        typer.Argument(metavar="NAME", help="Name of the figure to draw. --list shows all names.", show_default=False),
     ] = None,
     runs: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="RUN", help="A run's folder, an evaluation.json, or embeddings.", show_default=False),
+        typer.Argument(
+            metavar="RUN",
+            help="What to draw: the folder of a run, an evaluation.json, or a file of embeddings. --list shows what "
+            "each figure needs.",
+            show_default=False,
+        ),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The file to write: .svg, .pdf or .png.")
     ] = None,
-    list_them: Annotated[bool, typer.Option("--list", help="Say what figures there are, and what each needs.")] = False,
+    list_figures: Annotated[
+        bool, typer.Option("--list", help="List all figures, with what each shows and what it needs, and exit.")
+    ] = False,
     classes: Annotated[
-        str | None, typer.Option(help="Of teaser: names of classes, with commas; three that say most unless given.")
+        str | None,
+        typer.Option(
+            help="Only for teaser: names of the classes to show, separated by commas. By default the classes with the "
+            "smallest, the median and the largest threshold."
+        ),
     ] = None,
     far: Annotated[
-        float | None, typer.Option(help="Of teaser: the false accept rate; the evaluation's target unless given.")
+        float | None,
+        typer.Option(
+            help="Only for teaser: the false accept rate of the thresholds. By default the target of the evaluation."
+        ),
     ] = None,
     ranges: Annotated[
         str | None,
-        typer.Option(help="Of calibration_ranges: pairs of false accept rates, such as 0.001-0.01,0.01-0.1."),
+        typer.Option(help="Only for calibration_ranges: ranges of false accept rates, such as 0.001-0.01,0.01-0.1."),
     ] = None,
     column: Annotated[
-        str | None, typer.Option(help="Of recall_over_epochs: the column of metrics.csv; recall@1 unless given.")
+        str | None,
+        typer.Option(help="Only for recall_over_epochs: the column of metrics.csv to draw. By default recall@1."),
     ] = None,
     tolerance: Annotated[
-        float | None, typer.Option(help="Of margins_grid: how much recall@1 the search might lose; 0.01 unless given.")
+        float | None,
+        typer.Option(help="Only for margins_grid: the loss of recall@1 that the search allowed. By default 0.01."),
     ] = None,
     gaussian: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NUMBERS",
-            help="Of gaussian_curves: mean and deviation of friends' and strangers' distances; may be repeated.",
+            help="Only for gaussian_curves: a class as four numbers separated by commas, the mean and the standard "
+            "deviation of the distances of its positive pairs, then of its negative pairs. Repeat it for more classes.",
         ),
     ] = None,
     labels: Labels = None,
     embeddings_key: EmbeddingsKey = "embeddings",
     labels_key: LabelsKey = "labels",
 ) -> None:
-    """Draw a figure of the paper from saved runs, as SVG, PDF or PNG.
+    """Draw a figure of the paper from your runs, as SVG, PDF or PNG.
 
-    `isomargin figure --list` says what there is; `isomargin figure utility_curves runs/a runs/b -o curves.pdf` draws.
+    For example, `isomargin figure utility_curves runs/a runs/b -o curves.pdf` draws the utility curves of two runs.
     """
     from isomargin.figures.registry import find_figure
     from isomargin.figures.style import check_output, save
 
-    if list_them:
+    if list_figures:
         print(listing())
         return
     if name is None or output is None:
-        raise InputError("a figure's name and a file are needed, `isomargin figure NAME RUN... -o FILE`: see --list")
+        raise InputError(
+            "the name of a figure and an output file are needed, as in `isomargin figure NAME RUN... -o FILE`: --list "
+            "shows all figures"
+        )
     kind = find_figure(name)
     check_writable(output, check_output(output).suffix)
     given = {
@@ -87,8 +108,8 @@ def figure(
     }
     options = chosen_options(kind, given)
     takes_embeddings = kind.source in ("embeddings", "evaluations")
-    how = read_options(runs, labels, embeddings_key, labels_key) if takes_embeddings and runs else []
-    sources = read_sources(kind, runs or [], how)
+    reading = read_options(runs, labels, embeddings_key, labels_key) if takes_embeddings and runs else []
+    sources = read_sources(kind, runs or [], reading)
     drawn: Any = kind.draw(*sources, **options)
     with writing(output):
         save(drawn, output)
@@ -96,7 +117,7 @@ def figure(
 
 
 def listing() -> str:
-    """Name every figure, what it shows and what it needs."""
+    """Return the name of every figure, what it shows and what it needs."""
     from isomargin.figures.registry import FIGURES, NEEDS
 
     blocks = (f"{kind.name}\n  {kind.shows}\n  needs {NEEDS[kind.source]}" for kind in FIGURES.values())
@@ -104,7 +125,7 @@ def listing() -> str:
 
 
 def chosen_options(kind: "FigureKind", given: dict[str, tuple[str, str, Any]]) -> dict[str, Any]:
-    """Give the options that were given by the names of the figure's arguments; refuse those of other figures."""
+    """Return the given options by the names of the figure's arguments; options of other figures are refused."""
     from isomargin.figures.registry import FIGURES
 
     options = {}
@@ -112,43 +133,44 @@ def chosen_options(kind: "FigureKind", given: dict[str, tuple[str, str, Any]]) -
         if value is None:
             continue
         if argument not in kind.options or source != kind.source:
-            takers = [each.name for each in FIGURES.values() if argument in each.options and each.source == source]
-            raise InputError(f"{option} belongs to {' and '.join(takers)}, not to {kind.name}: leave it out")
+            takers = [other.name for other in FIGURES.values() if argument in other.options and other.source == source]
+            raise InputError(f"{option} is for {' and '.join(takers)}, not for {kind.name}: leave it out")
         options[argument] = value
     return options
 
 
 def read_sources(kind: "FigureKind", paths: list[Path], options: list[ReadOptions]) -> tuple[Any, ...]:
-    """Open what a figure is drawn from: its one argument, or none."""
+    """Open the paths and return the positional arguments of the figure's function: one, or none."""
     from isomargin.cli.figure_inputs import read_metrics, read_models, read_search
     from isomargin.figures.registry import NEEDS
 
     if kind.source == "nothing":
         if paths:
-            raise InputError(f"{kind.name} is drawn from formulas alone: leave {paths[0]} out")
+            raise InputError(f"{kind.name} is drawn from formulas and takes no runs: leave out {paths[0]}")
         return ()
     if not paths:
         raise InputError(f"{kind.name} needs {NEEDS[kind.source]}: none was given")
     if kind.source == "search":
         if len(paths) > 1:
-            raise InputError(f"{kind.name} shows one search, and {len(paths)} were given: leave all but one out")
+            raise InputError(f"{kind.name} shows one search, but {len(paths)} were given: give one of them")
         return (read_search(paths[0]),)
     by_name = short_names(paths)
     if kind.source == "models":
         return (read_models(by_name),)
     if kind.source == "metrics":
         return ({name: read_metrics(path) for name, path in by_name.items()},)
-    opened = open_embeddings if kind.source == "embeddings" else open_evaluation
-    return ({name: opened(path, how) for (name, path), how in zip(by_name.items(), options, strict=True)},)
+    open_path = open_embeddings if kind.source == "embeddings" else open_evaluation
+    named = zip(by_name.items(), options, strict=True)
+    return ({name: open_path(path, path_options) for (name, path), path_options in named},)
 
 
 def split_names(text: str) -> list[str]:
-    """Read names with commas between them."""
-    return [each.strip() for each in text.split(",") if each.strip()]
+    """Read names separated by commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def read_ranges(text: str) -> list[tuple[float, float]]:
-    """Read pairs of rates.
+    """Read ranges of rates separated by commas.
 
     >>> read_ranges("0.001-0.01, 1e-2-1e-1")
     [(0.001, 0.01), (0.01, 0.1)]
@@ -156,20 +178,21 @@ def read_ranges(text: str) -> list[tuple[float, float]]:
     import re
 
     rate = r"\s*(\d*\.?\d+(?:[eE][-+]?\d+)?)\s*"
-    pairs = [re.fullmatch(f"{rate}-{rate}", each) for each in text.split(",")]
+    pairs = [re.fullmatch(f"{rate}-{rate}", part) for part in text.split(",")]
     if not all(pairs):
-        raise InputError(f"ranges is {text!r}: pairs of false accept rates are needed, such as 0.001-0.01,0.01-0.1")
+        raise InputError(f"ranges is {text!r}: ranges of false accept rates are needed, such as 0.001-0.01,0.01-0.1")
     return [(float(pair[1]), float(pair[2])) for pair in pairs if pair]
 
 
 def read_gaussian(texts: list[str]) -> list[Any]:
-    """Read Gaussian classes, four numbers each."""
+    """Read Gaussian classes from four numbers each."""
     from isomargin.theory import GaussianClass
 
-    read = [numbers(each, "gaussian") for each in texts]
-    for text, four in zip(texts, read, strict=True):
+    parameters = [numbers(text, "gaussian") for text in texts]
+    for text, four in zip(texts, parameters, strict=True):
         if len(four) != 4:
             raise InputError(
-                f"gaussian is {text!r}: four numbers are needed, mean and deviation of both kinds of pairs"
+                f"gaussian is {text!r}: four numbers are needed, the mean and the standard deviation of the distances "
+                "of positive pairs and of negative pairs"
             )
-    return [GaussianClass(*four) for four in read]
+    return [GaussianClass(*four) for four in parameters]

@@ -1,4 +1,4 @@
-"""The commands that measure."""
+"""The command ``evaluate``, which measures embeddings."""
 
 import sys
 from pathlib import Path
@@ -20,57 +20,110 @@ from isomargin.core.errors import InputError
 
 
 def evaluate(
-    file: Annotated[Path, typer.Argument(help="Embeddings: .npz, .npy, .parquet, .pt or .safetensors.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="File of embeddings and labels: .npz, .npy, .parquet, .pt or .safetensors; or a run's folder."
+        ),
+    ],
     labels: Labels = None,
     embeddings_key: EmbeddingsKey = "embeddings",
     labels_key: LabelsKey = "labels",
     far: Annotated[
         tuple[float, float],
-        typer.Option(metavar="LOW HIGH", help="False accept rates at the ends of the calibration range."),
+        typer.Option(
+            metavar="LOW HIGH",
+            help="The calibration range: the thresholds with a false accept rate between these two. OPIS is measured "
+            "over this range.",
+        ),
     ] = (1e-2, 1e-1),
-    frr: Annotated[float | None, typer.Option(help="Start the range at this false reject rate instead.")] = None,
+    frr: Annotated[
+        float | None,
+        typer.Option(help="Start the calibration range at the threshold with this false reject rate instead."),
+    ] = None,
     distances: Annotated[
         tuple[float, float] | None,
-        typer.Option(metavar="LOW HIGH", help="The range itself, in distance, in place of --far and --frr."),
+        typer.Option(
+            metavar="LOW HIGH", help="The calibration range as two distances from 0 to 2, instead of --far and --frr."
+        ),
     ] = None,
-    grid: Annotated[int, typer.Option(help="Distances in the range at which curves are evaluated.")] = 101,
-    epsilon: Annotated[float, typer.Option(help="Share of the classes in the groups of epsilon-OPIS.")] = 0.1,
-    c: Annotated[float, typer.Option(help="Weight of sensitivity in the utility.")] = 1.0,
+    grid: Annotated[
+        int, typer.Option(help="Number of thresholds in the calibration range at which curves are computed.")
+    ] = 101,
+    epsilon: Annotated[
+        float, typer.Option(help="Share of the classes that epsilon-OPIS takes as the best, and as the worst.")
+    ] = 0.1,
+    c: Annotated[
+        float,
+        typer.Option(
+            help="Weight of sensitivity in the utility. Above 1, false rejects count more than false accepts."
+        ),
+    ] = 1.0,
     utility: Annotated[
-        str, typer.Option(help="specificity_sensitivity or precision_recall.")
+        str,
+        typer.Option(help="The two rates that the utility combines: specificity_sensitivity or precision_recall."),
     ] = "specificity_sensitivity",
-    mean_curve: Annotated[str, typer.Option(help="Deviations from the mean of the classes, or pooled.")] = "classes",
-    epsilon_form: Annotated[str, typer.Option(help="f_score, or printed as in the paper's Eq. 3.")] = "f_score",
-    target_far: Annotated[float, typer.Option(help="False accept rate that class thresholds are compared at.")] = 1e-2,
-    target_frr: Annotated[float, typer.Option(help="False reject rate that they are compared at.")] = 5e-2,
-    k: Annotated[str, typer.Option(help="Numbers of neighbours for recall@k, with commas.")] = "1,2,4,8,16,32",
-    map_at_r: Annotated[bool, typer.Option(help="R-precision and MAP@R.")] = True,
-    pairs: Annotated[str, typer.Option(help="all, or sampled as in the paper.")] = "all",
-    negatives_per_positive: Annotated[int, typer.Option(help="Of the sampled protocol.")] = 10,
-    seed: Annotated[int, typer.Option(help="Of the sampled protocol.")] = 0,
-    exact: Annotated[bool, typer.Option("--exact", help="Float64 products and exact quantiles; slower.")] = False,
-    device: Annotated[str | None, typer.Option(help="A torch device, such as cuda.")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads; all cores unless given.")] = None,
-    output: Annotated[Path | None, typer.Option(help="Write the evaluation to this .json file.")] = None,
-    per_class: Annotated[Path | None, typer.Option(help="Write the table of all classes to this .csv file.")] = None,
-    report: Annotated[Path | None, typer.Option(help="Write a page to look at to this .html file.")] = None,
-    worst: Annotated[int, typer.Option(min=0, help="How many of the worst classes to show.")] = 10,
+    mean_curve: Annotated[
+        str,
+        typer.Option(
+            help="The curve from which OPIS measures deviations: classes for the mean of the classes' curves, pooled "
+            "for the curve of all pairs."
+        ),
+    ] = "classes",
+    epsilon_form: Annotated[
+        str,
+        typer.Option(help="The formula of epsilon-OPIS: f_score, or printed for Eq. 3 as it is printed in the paper."),
+    ] = "f_score",
+    target_far: Annotated[
+        float, typer.Option(help="False accept rate of the one threshold whose effect on each class is shown.")
+    ] = 1e-2,
+    target_frr: Annotated[
+        float,
+        typer.Option(help="False reject rate for which each class's own threshold is found, to measure their spread."),
+    ] = 5e-2,
+    k: Annotated[str, typer.Option(help="Values of k for recall@k, separated by commas.")] = "1,2,4,8,16,32",
+    map_at_r: Annotated[bool, typer.Option(help="Compute R-precision and MAP@R.")] = True,
+    pairs: Annotated[
+        str,
+        typer.Option(help="Count all pairs, or sampled: random negative pairs of each class, as the paper does."),
+    ] = "all",
+    negatives_per_positive: Annotated[
+        int, typer.Option(help="Number of negative pairs per positive pair, with --pairs sampled.")
+    ] = 10,
+    seed: Annotated[int, typer.Option(help="Seed of the random negative pairs, with --pairs sampled.")] = 0,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Compute in float64 and without bins. Several times slower.")
+    ] = False,
+    device: Annotated[
+        str | None, typer.Option(help="Torch device that counts the pairs, such as cuda. By default the CPU.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Number of CPU threads. By default one per core.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Write the evaluation to this .json file, which other commands read faster than embeddings."),
+    ] = None,
+    per_class: Annotated[
+        Path | None, typer.Option(help="Write a table with one row per class to this .csv file.")
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="Write an HTML report to this .html file.")] = None,
+    worst: Annotated[int, typer.Option(min=0, help="Number of worst classes to show.")] = 10,
     worst_by: Annotated[
-        str, typer.Option(help="Worst by mean_utility, opis_contribution, far, frr, eer.")
+        str,
+        typer.Option(help="What makes a class worst: mean_utility, opis_contribution, far, frr or eer."),
     ] = "mean_utility",
     intervals: Annotated[
-        bool, typer.Option("--intervals", help="Print confidence intervals of the scores, by bootstrap over classes.")
+        bool, typer.Option("--intervals", help="Show confidence intervals of the scores, computed by bootstrap.")
     ] = False,
     resample: Annotated[
         str, typer.Option(help="What the bootstrap resamples: classes, or the items within each class.")
     ] = "classes",
-    draws: Annotated[int, typer.Option(help="Bootstrap draws.")] = 1000,
-    confidence: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
+    draws: Annotated[int, typer.Option(help="Number of bootstrap draws, at least 100.")] = 1000,
+    confidence: Annotated[float, typer.Option(help="Confidence level of the intervals.")] = 0.95,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Measure threshold consistency, verification and retrieval of embeddings.
+    """Measure how consistently one distance threshold works across classes, and how well the embeddings retrieve.
 
-    Vectors need not have length one: they are normalised. A class is whatever rows share a label.
+    Rows with the same label form a class. Embeddings need not have length one: they are normalised.
     """
     from isomargin.core.csv_files import write_csv
     from isomargin.measure.class_table import check_worst_by
@@ -80,7 +133,7 @@ def evaluate(
     checks.one_of(resample, "resample", ("classes", "items"))
     check_draws(draws, confidence)
     if resample != "classes" and not intervals:
-        raise InputError("--resample belongs to --intervals: give both")
+        raise InputError("--resample needs --intervals: give both, or neither")
     check_writable(output, ".json")
     check_writable(per_class, ".csv")
     check_writable(report, ".html")
@@ -130,14 +183,13 @@ def evaluate(
         with writing(report):
             report_on({file.stem: Source(evaluation, embeddings)}, report)
         tell_report(report)
-    show(evaluation, worst, worst_by, as_json, bounds, f"other {resample} of the same kind")
+    varied = "other classes of the same kind" if resample == "classes" else "other items of the same classes"
+    show(evaluation, worst, worst_by, as_json, bounds, varied)
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:
-    """Read numbers with commas between them."""
+    """Read whole numbers separated by commas."""
     try:
-        return tuple(int(each) for each in text.split(",") if each.strip())
+        return tuple(int(number) for number in text.split(",") if number.strip())
     except ValueError as error:
-        raise InputError(
-            f"k is {text!r}: whole numbers with commas between them are needed, such as 1,10,100"
-        ) from error
+        raise InputError(f"k is {text!r}: whole numbers separated by commas are needed, such as 1,10,100") from error

@@ -1,6 +1,7 @@
-"""Opening a path as what it is: a file of embeddings, an evaluation, the folder of a run, or a threshold card.
+"""Open a path given on the command line: a file of embeddings, an evaluation, the folder of a run or a threshold card.
 
-The only place that tells them apart, and the home of the options that say how embeddings are read. It imports no torch.
+This is the only module that tells them apart. It also defines the options for reading embeddings. It does not import
+torch.
 """
 
 import sys
@@ -23,36 +24,40 @@ if TYPE_CHECKING:
     from isomargin.report.sources import Source
     from isomargin.thresholds.card import ThresholdCard
 
-SMALLEST_FAR = 0.01  # that an evaluation measures unless told otherwise
+SMALLEST_FAR = 0.01  # the smallest rate among the default settings of an evaluation
 
 Labels = Annotated[
     list[Path] | None,
     typer.Option(
-        help="A file of labels for the embeddings: .npy, or .txt with one label per line. With several files of "
-        "embeddings, give it once for all of them or once for each, in order."
+        help="File of labels, if the file of embeddings has none: .npy, or .txt with one label per line. With several "
+        "files of embeddings, give it once for all of them, or once per file in the same order."
     ),
 ]
-EmbeddingsKey = Annotated[str, typer.Option(help="Name of the array, column or tensor that holds the embeddings.")]
-LabelsKey = Annotated[str, typer.Option(help="Name of the array, column or tensor that holds the labels.")]
+EmbeddingsKey = Annotated[
+    str, typer.Option(help="Name of the array, column or tensor in the file that holds the embeddings.")
+]
+LabelsKey = Annotated[str, typer.Option(help="Name of the array, column or tensor in the file that holds the labels.")]
 
 Kind = Literal["embeddings", "evaluation", "run", "card"]
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How files of embeddings are read."""
+    """How to read a file of embeddings."""
 
     labels: Path | None = None
-    """A file of labels, where the embeddings' own file has none."""
+    """A file of labels, if the file of embeddings has none."""
     embeddings_key: str = "embeddings"
+    """Name of the array, column or tensor that holds the embeddings."""
     labels_key: str = "labels"
+    """Name of the array, column or tensor that holds the labels."""
 
 
 AS_USUAL = ReadOptions()
 
 
 def kind_of(path: Path) -> Kind:
-    """Tell what a path is, by its suffix and for JSON by its content."""
+    """Return what a path is, by its suffix and, for JSON, by its content."""
     from isomargin.thresholds.card import is_card
 
     if path.is_dir():
@@ -66,70 +71,75 @@ def kind_of(path: Path) -> Kind:
 def read_options(
     paths: Sequence[Path], labels: Sequence[Path] | None, embeddings_key: str, labels_key: str
 ) -> list[ReadOptions]:
-    """Give each path its options: labels files go to the files of embeddings, one for all or one for each in order."""
+    """Return the options of each path; only files of embeddings take labels, one file for all or one for each."""
     labels = list(labels or ())
-    takers = [path for path in paths if kind_of(path) == "embeddings"]
-    if labels and not takers:
-        raise InputError(f"{paths[0]} brings its own labels: leave --labels out")
-    if len(labels) not in (0, 1, len(takers)):
+    unlabelled = [path for path in paths if kind_of(path) == "embeddings"]
+    if labels and not unlabelled:
+        raise InputError(f"{paths[0]} contains its own labels: leave out --labels")
+    if len(labels) not in (0, 1, len(unlabelled)):
         raise InputError(
-            f"--labels was given {len(labels)} times for {len(takers)} files of embeddings: "
+            f"--labels was given {len(labels)} times for {len(unlabelled)} files of embeddings: "
             "give it once for all of them, or once for each"
         )
-    files = iter(labels * len(takers) if len(labels) == 1 else labels)
+    files = iter(labels * len(unlabelled) if len(labels) == 1 else labels)
     return [
-        ReadOptions(next(files) if labels and path in takers else None, embeddings_key, labels_key) for path in paths
+        ReadOptions(next(files) if labels and path in unlabelled else None, embeddings_key, labels_key)
+        for path in paths
     ]
 
 
 def open_embeddings(path: Path, options: ReadOptions = AS_USUAL) -> "EmbeddingSet":
-    """Read a file of embeddings, or those of a finished run."""
+    """Read a file of embeddings, or the embeddings of a finished run."""
     from isomargin.io.embedding_set import EmbeddingSet
 
     kind = kind_of(path)
     if kind == "run":
         _refuse_not_evaluated(path)
         if not RunFolder(path).embeddings.is_file():
-            raise InputError(f"{path} is a folder without an embeddings.npz: give a finished run, or a file")
+            raise InputError(
+                f"{path} is a folder without an embeddings.npz: give the folder of a finished run, or a file"
+            )
         return EmbeddingSet.load(RunFolder(path).embeddings)
     if kind != "embeddings":
-        raise InputError(f"{path} holds no embeddings: give the file of embeddings, or a run's folder")
+        raise InputError(f"{path} contains no embeddings: give a file of embeddings, or the folder of a run")
     return EmbeddingSet.load(
         path, labels=options.labels, embeddings_key=options.embeddings_key, labels_key=options.labels_key
     )
 
 
 def open_evaluation(path: Path, options: ReadOptions = AS_USUAL) -> "Evaluation":
-    """Read the evaluation of a run or from a file; embeddings are evaluated first."""
+    """Read the evaluation of a run or of a file; embeddings are evaluated."""
     from isomargin.measure.evaluation import Evaluation
 
     match kind_of(path):
         case "run":
             _refuse_not_evaluated(path)
             if not RunFolder(path).finished:
-                raise InputError(f"{path} is a folder without an evaluation.json: give a finished run, or a file")
+                raise InputError(
+                    f"{path} is a folder without an evaluation.json: give the folder of a finished run, or a file"
+                )
             return Evaluation.load(RunFolder(path).evaluation)
         case "evaluation":
             return Evaluation.load(path)
         case "card":
-            raise InputError(f"{path} is a threshold card, which has no pairs: give embeddings or an evaluation")
+            raise InputError(f"{path} is a threshold card, which has no pairs: give embeddings, an evaluation or a run")
     return evaluate_embeddings(path, open_embeddings(path, options))
 
 
 def _refuse_not_evaluated(path: Path) -> None:
     if RunFolder(path).not_evaluated.is_file():
-        raise InputError(f"{path} was trained on all classes and is not evaluated: give a run that kept classes out")
+        raise InputError(f"{path} was trained on all classes and is not evaluated: give a run with classes held out")
 
 
 def open_card(path: Path) -> "ThresholdCard | None":
-    """Read a threshold card; None where the path is something else."""
+    """Read a threshold card; None if the path is something else."""
     from isomargin.thresholds.card import ThresholdCard
 
     return ThresholdCard.load(path) if kind_of(path) == "card" else None
 
 
 def open_source(path: Path, options: ReadOptions = AS_USUAL) -> "Source":
-    """Give what a report is made from: the evaluation, and the embeddings where there are any."""
+    """Read what a report shows: the evaluation, and the embeddings if there are any."""
     from isomargin.report.sources import Source
 
     kind = kind_of(path)
@@ -155,7 +165,7 @@ def files_read(path: Path, options: ReadOptions) -> list[Path]:
 
 
 def evaluate_embeddings(path: Path, embeddings: "EmbeddingSet") -> "Evaluation":
-    """Evaluate with default settings, at larger rates where there are few pairs; notes go to standard error."""
+    """Evaluate with the default settings, or at larger rates if there are few pairs; notes go to standard error."""
     from isomargin.measure.evaluate import evaluate
 
     rates = resolvable_rates(embeddings.labels)
@@ -166,7 +176,7 @@ def evaluate_embeddings(path: Path, embeddings: "EmbeddingSet") -> "Evaluation":
 
 
 def resolvable_rates(labels: Any) -> dict[str, Any]:
-    """Give the evaluation's rates: its defaults, or larger ones where there are too few negative pairs for those."""
+    """Return rates for an evaluation if there are too few negative pairs for the default ones; else nothing."""
     import numpy as np
 
     _, sizes = np.unique(labels, return_counts=True)
@@ -179,7 +189,7 @@ def resolvable_rates(labels: Any) -> dict[str, Any]:
 
 
 def without_warnings(function: Any, *arguments: Any, **options: Any) -> "Evaluation":
-    """Call a function whose notes are shown with its result, so that its warnings would say them twice."""
+    """Call a function without its warnings, because they repeat the notes that are printed with its result."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         evaluation: Evaluation = function(*arguments, **options)
@@ -187,20 +197,20 @@ def without_warnings(function: Any, *arguments: Any, **options: Any) -> "Evaluat
 
 
 def short_names(paths: Sequence[Path]) -> dict[str, Path]:
-    """Give paths short names of their own: the last parts of each that tell them apart.
+    """Return short, distinct names for paths: the last parts of each that tell them apart.
 
     >>> list(short_names([Path("a/embeddings.npz"), Path("b/embeddings.npz")]))
     ['a/embeddings', 'b/embeddings']
     >>> list(short_names([Path("runs/base"), Path("runs/tcm.npz")]))
     ['base', 'tcm']
     """
-    whole = [path.resolve() for path in paths]
-    for path, resolved in zip(paths, whole, strict=True):
-        if whole.count(resolved) > 1:
-            raise InputError(f"{path} was given twice: each file is one model or set")
-    bare = [path if path.is_dir() or not path.name else path.with_suffix("") for path in whole]
-    for parts in range(1, max(len(path.parts) for path in whole) + 1):
-        for form in (bare, whole):
+    full = [path.resolve() for path in paths]
+    for path, resolved in zip(paths, full, strict=True):
+        if full.count(resolved) > 1:
+            raise InputError(f"{path} was given twice: give each model or set once")
+    bare = [path if path.is_dir() or not path.name else path.with_suffix("") for path in full]
+    for parts in range(1, max(len(path.parts) for path in full) + 1):
+        for form in (bare, full):
             short = ["/".join(path.parts[-parts:]) for path in form]
             if len(set(short)) == len(short):
                 return dict(zip(short, paths, strict=True))

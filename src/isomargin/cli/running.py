@@ -1,4 +1,4 @@
-"""How a command line program runs: bad input ends with one sentence on standard error and exit code 2."""
+"""Run a command line program: bad input ends with one sentence on standard error and exit code 2."""
 
 import io
 import sys
@@ -12,12 +12,12 @@ from isomargin.core.extras import missing_package
 
 
 def run_app(app: typer.Typer, program: str, arguments: Sequence[str]) -> NoReturn:
-    """Run a program with these arguments.
+    """Run a program with these arguments, and exit.
 
-    Bad input, options that do not exist and files that cannot be used become one sentence and exit code 2.
+    Bad input, unknown options and unusable files end with one sentence on standard error and exit code 2.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # for names that the output's encoding does not have
+        sys.stdout.reconfigure(errors="backslashreplace")  # for names that the encoding of the output cannot represent
     try:
         sys.exit(app(arguments, standalone_mode=False))
     except InputError as error:
@@ -35,13 +35,13 @@ def run_app(app: typer.Typer, program: str, arguments: Sequence[str]) -> NoRetur
             raise
         refuse(program, str(explained))
     except Exception as error:
-        if not hasattr(error, "format_message"):  # which typer's complaints about the options have
+        if not hasattr(error, "format_message"):  # only typer's errors about options have one
             raise
         refuse(program, error.format_message())
 
 
 def refuse(program: str, sentence: str, details: Sequence[str] = ()) -> NoReturn:
-    """End with one line on standard error, and one per detail, whatever characters file names brought into them."""
+    """Exit with one line on standard error, and one line per detail; characters that cannot be printed are escaped."""
     from isomargin.core.text import printable
 
     print(f"{program}: {printable(sentence)}", file=sys.stderr)

@@ -1,4 +1,7 @@
-"""Evaluations as text: a table for people, plain values for machines. No numbers are computed here."""
+"""Format evaluations, transfers and comparisons as tables for people and as JSON values for programs.
+
+No scores are computed here.
+"""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
     from isomargin.measure.statistics.intervals import Interval
     from isomargin.thresholds.transfer import Transfer
 
-UNLIMITED = 10_000  # columns of a pipe, which has no width of its own
+UNLIMITED = 10_000  # columns if the output is a pipe or a file, which have no width
 
 
 def print_evaluation(
@@ -30,7 +33,7 @@ def print_evaluation(
     intervals: "Mapping[str, Interval] | None" = None,
     resampled: str = "",
 ) -> None:
-    """Print the scores and the worst classes on standard output."""
+    """Print the scores and the worst classes to standard output."""
     console = make_console()
     console.print(scores_table(evaluation, intervals or {}, resampled))
     if worst > 0:
@@ -39,7 +42,7 @@ def print_evaluation(
 
 
 def make_console() -> Console:
-    """Make the console of standard output; where that is not a terminal, tables are as wide as they need to be."""
+    """Return the console of standard output; if that is not a terminal, tables are as wide as they need to be."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = UNLIMITED
@@ -47,12 +50,12 @@ def make_console() -> Console:
 
 
 def paragraph(text: str) -> RenderableType:
-    """Give text to read below a table, broken into lines wherever it is printed."""
+    """Return a paragraph of text below a table, wrapped even if the output is not a terminal."""
     return Constrain(Text(text, style="dim"), PARAGRAPH)
 
 
 def scores_table(evaluation: "Evaluation", intervals: "Mapping[str, Interval]", resampled: str) -> RenderableType:
-    """Give the scores by what they are about, with the intervals of those that have one."""
+    """Return a table of the scores by group, with confidence intervals if there are any."""
     settings = evaluation.settings
     groups: dict[str, list[tuple[str, str]]] = {
         "data": [
@@ -85,12 +88,12 @@ def scores_table(evaluation: "Evaluation", intervals: "Mapping[str, Interval]", 
     if not intervals:
         return table
     confidence = next(iter(intervals.values())).confidence
-    below = f"in brackets: {confidence:.0%} confidence intervals, had {resampled} been measured"
+    below = f"in brackets: {confidence:.0%} confidence intervals for {resampled}"
     return Group(table, paragraph(below))
 
 
 def widths(name: str, evaluation: "Evaluation") -> str:
-    """Say in what unit a spread of thresholds is, and what it is in distance; nothing for other scores."""
+    """Return the unit of a spread of thresholds, and its value as a distance; an empty text for other scores."""
     spreads = {
         "far_threshold_spread": evaluation.far_threshold_spread,
         "frr_threshold_spread": evaluation.frr_threshold_spread,
@@ -99,12 +102,12 @@ def widths(name: str, evaluation: "Evaluation") -> str:
 
 
 def sampled(evaluation: "Evaluation") -> str:
-    """Say so if the negatives are a sample."""
+    """Return a remark if the negative pairs are a sample; else an empty text."""
     return " (sampled)" if evaluation.settings.pairs == "sampled" else ""
 
 
 def as_threshold(distance: float) -> str:
-    """Give a distance with the cosine similarity it stands for.
+    """Format a distance with the cosine similarity that it corresponds to.
 
     >>> as_threshold(1.0)
     'distance 1.0000 (cosine 0.5000)'
@@ -113,31 +116,32 @@ def as_threshold(distance: float) -> str:
 
 
 def classes_table(evaluation: "Evaluation", number: int, by: str) -> RenderableType:
-    """Give the worst classes with what the one threshold does to them, and what it does on the whole."""
+    """Return a table of the worst classes with their error rates at the target threshold, and of all classes."""
     classes = evaluation.worst_classes(number, by)
-    far = evaluation.settings.target_far
+    far = f"FAR {100 * evaluation.settings.target_far:g}%"
     table = Table(box=None, pad_edge=False)
-    table.add_column("class")  # where a terminal is narrow, this column gives way and not the numbers
+    table.add_column("class")  # on a narrow terminal, this column is cut instead of the numbers
     for header in ("items", "FAR", "FRR", "own threshold", "mean utility", "of OPIS", "EER"):
         table.add_column(header, justify="right", no_wrap=True)
     share_of = evaluation.opis if evaluation.opis > 0 else 1.0
     for row in classes.to_dict("records"):
         share = row["opis_contribution"] / share_of
-        own = f"{row['far_threshold']:.4f}"
+        threshold, mean_utility = f"{row['far_threshold']:.4f}", f"{row['mean_utility']:.3f}"
         rates = (f"{row['far']:.3%}", f"{row['frr']:.1%}")
-        cells = (f"{row['items']:,}", *rates, own, f"{row['mean_utility']:.3f}", f"{share:.1%}", f"{row['eer']:.1%}")
+        cells = (f"{row['items']:,}", *rates, threshold, mean_utility, f"{share:.1%}", f"{row['eer']:.1%}")
         name = Text(shortened(str(row["class"])), no_wrap=True, overflow="ellipsis")
         table.add_row(name, *map(Text, cells))
     target = evaluation.target
     rates = (f"{target.far:.3%}", f"{target.frr:.1%}")
-    together = (f"{evaluation.items:,}", *rates, f"{target.distance:.4f}", f"{evaluation.mean_utility:.3f}")
-    table.add_row("all classes", *together, "", f"{evaluation.eer:.1%}", style="dim")
-    title = f"the {len(classes)} worst classes by {by.replace('_', ' ')}, at the one threshold for FAR {far:g}"
-    return Group(Text(title, style="bold"), table)
+    pooled = (f"{evaluation.items:,}", *rates, f"{target.distance:.4f}", f"{evaluation.mean_utility:.3f}")
+    table.add_row("all classes", *pooled, "", f"{evaluation.eer:.1%}", style="dim")
+    title = f"the {len(classes)} worst classes by {by.replace('_', ' ')}, at the one threshold for {far}"
+    below = f"own threshold: where the class itself has {far}. of OPIS: the class's share of OPIS"
+    return Group(Text(title, style="bold"), table, paragraph(below))
 
 
 def transfer_table(transfer: "Transfer") -> RenderableType:
-    """Give what one threshold does on several sets, and how that differs from the calibration set."""
+    """Return a table of the error rates at one threshold on several sets, compared with the calibration set."""
     table = Table(box=None, pad_edge=False)
     table.add_column("set", min_width=11)
     for header in ("classes", "FAR", "FRR", "accuracy", "FAR *", "FRR *", "own"):
@@ -146,19 +150,20 @@ def transfer_table(transfer: "Transfer") -> RenderableType:
         rates = (row.far, row.far_difference), (row.frr, row.frr_difference), (row.accuracy, row.accuracy_difference)
         cells = [f"{rate:.2%}" + (f" ({100 * difference:+.2f})" if place else "") for rate, difference in rates]
         worst = (f"{row.worst_class_far:.1%}", f"{row.worst_class_frr:.1%}")
-        own = "none" if np.isnan(row.own_distance) else f"{row.own_distance:.4f}"
+        own_threshold = "none" if np.isnan(row.own_distance) else f"{row.own_distance:.4f}"
         name = Text(shortened(row.name), no_wrap=True, overflow="ellipsis")
-        table.add_row(name, f"{row.classes:,}", *cells, *worst, own)
+        table.add_row(name, f"{row.classes:,}", *cells, *worst, own_threshold)
     below = (
-        "in brackets: points more than the calibration set's. accuracy: 1 - (FAR + FRR) / 2. *: what a twentieth of "
-        "the classes exceed. own: the threshold at which the set would have the calibration set's FAR"
+        "in brackets: the difference from the calibration set in percentage points. accuracy: 1 - (FAR + FRR) / 2. "
+        "*: the rate that one class in twenty exceeds. own: the threshold at which the set has the FAR of the "
+        "calibration set"
     )
     title = f"one threshold for all: {as_threshold(transfer.distance)}"
     return Group(Text(title, style="bold"), table, paragraph(below))
 
 
 def differences_table(comparison: "Comparison", name: str) -> RenderableType:
-    """Give a model's scores beside the first model's, and how they differ."""
+    """Return a table of a model's scores, the first model's scores, and their differences."""
     table = Table(box=None, pad_edge=False)
     table.add_column("")
     for header in (comparison.first, name, "difference", f"{comparison.confidence:.0%} interval", "p"):
@@ -178,7 +183,7 @@ def differences_table(comparison: "Comparison", name: str) -> RenderableType:
             ("≤" if row.p_value <= comparison.least_p_value else "") + f"{row.p_value:.2g}",
             style=style,
         )
-    title = f"{comparison.classes:,} classes, resampled alike for both models"
+    title = f"{comparison.classes:,} classes, paired bootstrap over classes"
     return Group(Text(title, style="bold"), table)
 
 
@@ -188,13 +193,13 @@ def as_values(
     worst_by: str = "mean_utility",
     intervals: "Mapping[str, Interval] | None" = None,
 ) -> dict[str, Any]:
-    """Give the scores, the settings and the worst classes as JSON values, and the intervals where there are any."""
+    """Return the scores, the settings and the worst classes as JSON values, and the intervals if there are any."""
     records = evaluation.worst_classes(worst, worst_by).to_dict("records")
     plain = [{name: as_plain(value) for name, value in row.items()} for row in records]
-    known = {} if intervals is None else {"intervals": {name: asdict(each) for name, each in intervals.items()}}
+    bounds = {} if intervals is None else {"intervals": {name: asdict(found) for name, found in intervals.items()}}
     return {
         "scores": evaluation.scores(),
-        **known,
+        **bounds,
         "settings": asdict(evaluation.settings),
         "method": evaluation.method,
         "notes": list(evaluation.all_notes),
@@ -203,5 +208,5 @@ def as_values(
 
 
 def as_plain(value: Any) -> Any:
-    """Turn a numpy scalar into Python's, NaN into None."""
+    """Convert a numpy scalar to a Python value, and NaN to None."""
     return null_for_nan(value.item() if isinstance(value, np.generic) else value)
