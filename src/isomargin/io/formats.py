@@ -16,7 +16,7 @@ from isomargin.core.files import check_file, reading
 from isomargin.io._arrays import read_npy, read_npz, write_npy, write_npz
 from isomargin.io._common import Reader, Vectors, Writer, suffix_of
 from isomargin.io._label_files import labels_beside, read_labels
-from isomargin.io._table import read_parquet, write_parquet
+from isomargin.io._parquet import read_parquet, write_parquet
 from isomargin.io._tensors import read_pt, read_safetensors, write_pt, write_safetensors
 
 __all__ = ["Vectors", "labels_beside", "read_format", "read_labels", "write_format"]
