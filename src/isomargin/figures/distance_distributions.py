@@ -9,6 +9,7 @@ import numpy as np
 
 from isomargin.figures import style
 from isomargin.figures._evaluations import BINS, check_evaluations, density, draw_densities, shown_distances
+from isomargin.measure.scores.registry import find_score
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,14 +32,14 @@ def distance_distributions(evaluations: Mapping[str, Evaluation]) -> Figure:
     check_evaluations(evaluations)
     edges = np.linspace(*shown_distances(evaluations), BINS + 1)
     figure, axes = style.panels(len(evaluations), width=5.4, height=1.5 if len(evaluations) > 1 else 2.4)
-    highest = 0.0
+    highest, equal_error = 0.0, find_score("eer")
     named = zip(style.labels(list(evaluations)), evaluations.values(), strict=True)
     for axis, (name, evaluation) in zip(axes, named, strict=True):
         counts = evaluation.counts
         heights = density(counts.positives, edges), density(counts.negatives, edges)
         draw_densities(axis, *heights, edges)
         highest = max(highest, *(float(side.max()) for side in heights))
-        axis.set_title(f"{name}: equal error rate {evaluation.eer:.2%}")
+        axis.set_title(f"{name}: {equal_error.title} {equal_error.text(evaluation.eer)}")
     axes[0].set(xlim=(edges[0], edges[-1]), ylim=(0, 1.05 * highest))
     axes[-1].set_xlabel("distance between two embeddings")
     figure.supylabel("density", fontsize=9)

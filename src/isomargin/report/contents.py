@@ -22,7 +22,7 @@ from isomargin.report.headline import headline, target_point
 from isomargin.report.packing import pack_increments
 from isomargin.report.slider_stops import ThresholdStops, threshold_stops
 
-TILES = ("recall@1", "opis", "debiased_opis", "epsilon_opis", "frr")  # scores shown at the top of the report
+SHOWN = ("recall@1", "opis", "debiased_opis", "epsilon_opis", "frr", "eer")  # scores that the report names
 HISTOGRAM = 120  # bins of the distance distributions
 SAME_RATE = 1e-4  # two thresholds whose rates differ by at most this count as the same
 Examples = Mapping[int | str, ClassExamples]
@@ -84,7 +84,7 @@ def score_values(evaluations: Mapping[str, Evaluation]) -> dict[str, dict[str, A
             "rate": score.unit == "rate",
             "relative": score.relative,
         }
-        for score in map(find_score, TILES)
+        for score in map(find_score, SHOWN)
     }
 
 

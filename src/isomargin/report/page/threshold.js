@@ -68,7 +68,7 @@ function showPresets() {
     });
     return button;
   });
-  const equal = element("button", "equal error rate", { type: "button", class: "preset", "data-preset": "eer", "data-stop": run.equal_error, title: "the threshold at which FAR and FRR are about equal" });
+  const equal = element("button", contents.scores.eer.title, { type: "button", class: "preset", "data-preset": "eer", "data-stop": run.equal_error, title: "the threshold at which FAR and FRR are about equal" });
   equal.addEventListener("click", () => {
     moveTo(chosenRun().equal_error);
     showMoved();
