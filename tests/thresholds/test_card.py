@@ -24,7 +24,7 @@ HOSTILE = ["\x1b[2J\x1b]0;owned\x07", "two\nlines", "猫" * 60, "\u202egnp.exe",
 PROMISE = {
     "what": "a new class exceeds FAR 0.05 with probability at most 0.1",
     "delta": 0.1,
-    "assumptions": ["classes to come are exchangeable with those measured", "their strangers are of the same kind"],
+    "assumptions": ["classes to come are exchangeable with those measured", "their negatives are of the same kind"],
 }
 
 
@@ -207,7 +207,7 @@ def test_white_space_and_order_are_no_change(card, tmp_path):
 @pytest.mark.parametrize("name", [*(each.name for each in fields(ThresholdCard) if each.default is MISSING), "sha256"])
 def test_a_missing_part_is_named(card, tmp_path, name):
     write_changed(card, tmp_path / "card.json", lambda values: values.pop(name), rehash=name != "sha256")
-    with pytest.raises(im.InputError, match=rf"card\.json is a threshold card without a proper {name}"):
+    with pytest.raises(im.InputError, match=rf"card\.json is a threshold card without a valid {name}"):
         ThresholdCard.load(tmp_path / "card.json")
 
 
@@ -228,7 +228,7 @@ def test_a_missing_part_is_named(card, tmp_path, name):
 )
 def test_a_part_of_another_kind_is_named(card, tmp_path, change, part):
     write_changed(card, tmp_path / "card.json", change, rehash=True)
-    with pytest.raises(im.InputError, match=f"without a proper {part}"):
+    with pytest.raises(im.InputError, match=f"without a valid {part}"):
         ThresholdCard.load(tmp_path / "card.json")
 
 
@@ -299,9 +299,11 @@ def test_a_promise_and_a_choice_take_the_same_options_for_their_intervals(evalua
 
 def test_what_a_card_cannot_be_made_of_is_refused(evaluation, choice):
     for arguments in ((0.5, evaluation), (choice, choice)):
-        with pytest.raises(im.InputError, match=r"is of type \w+: what isomargin\.\w+"):
+        with pytest.raises(im.InputError, match=r"is of type \w+: the result of isomargin\.\w+"):
             make_card(*arguments)
-    with pytest.raises(im.InputError, match=r"calibration is of type dict: what isomargin\.calibrate gives is needed"):
+    with pytest.raises(
+        im.InputError, match=r"calibration is of type dict: the result of isomargin\.calibrate is needed"
+    ):
         make_card(choice, evaluation, calibration={"method": "platt"})
 
 
@@ -335,7 +337,7 @@ def test_the_summary_says_what_matters(card):
     for name, value in card.threshold.items():
         assert f"{name} accept when {card.accept_when[name]} {value:.9f}" in flat
     assert "FAR at most 0.05" in text
-    assert "303 images in 15 classes" in flat
+    assert "303 items in 15 classes" in flat
     assert f"FAR {100 * card.measured['far']['value']:.3g}% (95% interval " in text
     assert "X.npy" in text
     for sentence in (PROMISE["what"], *PROMISE["assumptions"]):

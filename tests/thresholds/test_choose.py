@@ -127,8 +127,8 @@ def utility_of(far, frr, positives, negatives, chosen):
     sensitivity = 1 - frr
     first = 1 - far
     if chosen.utility == "precision_recall":
-        accepts, strangers = sensitivity * len(positives), far * len(negatives)
-        first = accepts / (accepts + strangers) if accepts + strangers else Fraction(0)
+        accepts, accepted_negatives = sensitivity * len(positives), far * len(negatives)
+        first = accepts / (accepts + accepted_negatives) if accepts + accepted_negatives else Fraction(0)
     weight = Fraction(chosen.c) ** 2
     whole = weight * first + sensitivity
     return (1 + weight) * first * sensitivity / whole if whole else Fraction(0)
@@ -345,7 +345,7 @@ def test_rates_that_are_just_the_target_are_not_above_it():
         ({}, "exactly one of far, frr, utility, cost, distance, but none was given"),
         ({"far": 0.1, "frr": 0.1}, "but far and frr were given"),
         ({"far": 0.0}, "far is 0.0: a number above 0 and below 1"),
-        ({"far": "0.1"}, "far is the text '0.1'"),
+        ({"far": "0.1"}, "far is '0.1'"),
         ({"frr": 1.0}, "frr is 1.0: a number above 0 and below 1"),
         ({"far": 1e-9}, "smallest rate above zero is"),
         ({"frr": 1e-9}, "smallest that can be told from zero is"),
@@ -390,16 +390,16 @@ def test_codes_whose_distances_repeat_keep_the_far_and_what_the_card_says(bits, 
         evaluation = im.evaluate(codes, labels)
     assert isinstance(evaluation.counts.negatives, BinnedDistances)
     products = (codes @ codes.T)[np.triu_indices(len(codes), 1)].astype(int)
-    stranger = (labels[:, None] != labels)[np.triu_indices(len(codes), 1)]
+    negative = (labels[:, None] != labels)[np.triu_indices(len(codes), 1)]
     distances = np.sqrt(2 - 2 * products / bits)
     found = choose_threshold(evaluation, far=far, **QUICK)
-    assert (distances[stranger] <= found.distance).mean() <= far
-    assert (distances[stranger] <= found.distance).mean() == pytest.approx(found.far, abs=1e-9)
-    assert (distances[~stranger] > found.distance).mean() == pytest.approx(found.frr, abs=1e-9)
+    assert (distances[negative] <= found.distance).mean() <= far
+    assert (distances[negative] <= found.distance).mean() == pytest.approx(found.far, abs=1e-9)
+    assert (distances[~negative] > found.distance).mean() == pytest.approx(found.frr, abs=1e-9)
     promise = im.promise_threshold(evaluation, far=0.1)
     rates = [
         (distances[here] <= promise.distance).mean()
         for label in range(60)
-        for here in [stranger & ((labels[:, None] == label) | (labels == label))[np.triu_indices(len(codes), 1)]]
+        for here in [negative & ((labels[:, None] == label) | (labels == label))[np.triu_indices(len(codes), 1)]]
     ]
     assert (sum(rates) + 1) / 61 <= 0.1

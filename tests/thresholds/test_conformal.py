@@ -1,4 +1,4 @@
-"""Promises for classes never seen: they hold on drawn classes of a known law, and the threshold is the best that keeps
+"""Promises for unseen classes: they hold on drawn classes of a known law, and the threshold is the best that keeps
 them."""
 
 import json
@@ -18,7 +18,7 @@ from isomargin.measure.pairs.tiles import count_pairs
 from isomargin.thresholds.conformal import Promise, first_place, promise_threshold, promised_distance
 
 # Drawn classes: class i has its pairs at shift_i + WIDTH * q_j. The q_j are the same for all classes, as if one fixed
-# population of strangers were seen from farther or nearer, and the shifts are normal. Rates of a new class at a
+# population of negatives were seen from farther or nearer, and the shifts are normal. Rates of a new class at a
 # threshold, their means and the probability of exceeding a target then follow from the normal law alone.
 CENTRE, SHIFT, WIDTH = 1.2, 0.08, 0.12
 QUANTILES = norm.ppf((np.arange(50) + 0.5) / 50)
@@ -95,7 +95,7 @@ def test_the_expected_rate_is_within_the_target_where_large_classes_hide_what_sm
     generator, classes, target = np.random.default_rng(3), 40, 0.1
     risks = {"promise": [], "pooled": []}
     for _ in range(300):
-        near = generator.random(classes + 1) < 0.3  # small classes whose strangers are near; the last one is new
+        near = generator.random(classes + 1) < 0.3  # small classes whose negatives are near; the last one is new
         drawn = [
             generator.normal(1.0 if each else 1.3, 0.1) + 0.1 * norm.ppf((np.arange(n) + 0.5) / n)
             for each, n in zip(near, np.where(near, 20, 400), strict=True)
@@ -254,12 +254,12 @@ def test_counts_of_the_pass_in_bins_promise_nearly_what_lists_do():
 
 def test_a_promise_says_what_it_promises_and_what_it_rests_on(small):
     confident = promise_threshold(small, far=0.01, delta=0.05).promise
-    assert confident.what == "the FAR of a class never seen exceeds 1% with probability at most 5%"
+    assert confident.what == "the FAR of an unseen class exceeds 1% with probability at most 5%"
     expected = promise_threshold(small, frr=0.025).promise
-    assert expected.what == "the expected FRR of a class never seen is at most 2.5%"
+    assert expected.what == "the expected FRR of an unseen class is at most 2.5%"
     assert (confident.on, expected.on) == ("class", "mean")
-    assert any("same strangers" in each for each in confident.assumptions)
-    assert any("two or more images" in each for each in expected.assumptions)
+    assert any("its negatives are" in each for each in confident.assumptions)
+    assert any("two or more items" in each for each in expected.assumptions)
     values = json.loads(json.dumps(confident.as_values(), allow_nan=False))
     assert values["distance"] == confident.distance
     assert values["assumptions"] == list(confident.assumptions)
@@ -279,11 +279,13 @@ def test_the_spread_of_the_share_over_the_target_is_the_one_the_assumptions_name
 
 
 def test_what_so_few_classes_cannot_promise_is_refused_with_what_they_can_and_what_it_needs(small):
-    with pytest.raises(im.InputError, match=r"far is 0.001, but from 100 classes .* 0.00991 .* needs 999 classes"):
+    with pytest.raises(im.InputError, match=r"far is 0.001, but with 100 classes .* 0.00991 .* needs 999 classes"):
         promise_threshold(small, far=0.001)
-    with pytest.raises(im.InputError, match=r"frr is 0.01, but from 97 classes with positive pairs .* 0.0103 .* 99 "):
+    with pytest.raises(
+        im.InputError, match=r"frr is 0.01, but with 97 classes that have positive pairs .* 0.0103 .* 99 "
+    ):
         promise_threshold(small, frr=0.01)
-    with pytest.raises(im.InputError, match=r"delta is 0.005, but from 100 classes .* for a class: .* 199 classes"):
+    with pytest.raises(im.InputError, match=r"delta is 0.005, but with 100 classes .* for each class: .* 199 classes"):
         promise_threshold(small, far=0.3, delta=0.005)
 
 
@@ -305,10 +307,10 @@ def test_the_least_that_a_refusal_offers_and_the_classes_it_asks_for_are_enough(
 
 def test_images_that_are_there_under_two_labels_are_told_of():
     twice = listed([[0.0, 1.0], [0.0, 1.0], [0.9, 1.2]])
-    with pytest.raises(im.InputError, match="under two labels"):
+    with pytest.raises(im.InputError, match="have two labels"):
         promised_distance(twice, "far", 0.3, None)
     binned = BinnedDistances(np.array([[1, 1], [1, 1], [0, 2]]), 2.0, 1)
-    with pytest.raises(im.InputError, match="under two labels"):
+    with pytest.raises(im.InputError, match="have two labels"):
         promised_distance(binned, "far", 0.3, None)
 
 
@@ -320,8 +322,8 @@ def test_a_set_without_pairs_promises_nothing():
 @pytest.mark.parametrize(
     ("asked", "sentence"),
     [
-        ({}, "give one of them"),
-        ({"far": 0.1, "frr": 0.1}, "give one of them"),
+        ({}, "exactly one of them is needed"),
+        ({"far": 0.1, "frr": 0.1}, "exactly one of them is needed"),
         ({"far": 1.0}, "far is 1.0: a number above 0 and below 1"),
         ({"frr": 0}, "frr is 0: a number above 0 and below 1"),
         ({"far": 0.1, "delta": 1.5}, "delta is 1.5"),

@@ -1,4 +1,4 @@
-"""One threshold applied to several sets, held against loops over all pairs."""
+"""One threshold applied to several sets, compared with loops over all pairs."""
 
 import math
 
@@ -67,14 +67,14 @@ def test_every_row_is_what_loops_over_the_pairs_give(evaluations, threshold):
 
 @settings(max_examples=30, deadline=None)
 @given(threshold=st.floats(0.2, 1.6))
-def test_the_own_distance_admits_as_many_strangers_as_it_can_within_the_calibration_sets_rate(evaluations, threshold):
+def test_the_own_distance_admits_as_many_negatives_as_it_can_within_the_calibration_sets_rate(evaluations, threshold):
     transfer = transfer_threshold(threshold, evaluations["calibration"], others(evaluations))
     for row in transfer.rows[1:]:
         distance, same, _ = all_pairs(*drawn(*SETS[row.name]))
-        strangers = np.sort(distance[~same])
-        assert np.mean(strangers <= row.own_distance) <= transfer.rows[0].far + 1e-12
-        beyond = strangers[strangers > row.own_distance]
-        assert np.mean(strangers <= beyond[0]) > transfer.rows[0].far
+        negatives = np.sort(distance[~same])
+        assert np.mean(negatives <= row.own_distance) <= transfer.rows[0].far + 1e-12
+        beyond = negatives[negatives > row.own_distance]
+        assert np.mean(negatives <= beyond[0]) > transfer.rows[0].far
 
 
 def test_a_set_transfers_to_itself_without_a_difference(evaluations):
@@ -124,7 +124,7 @@ def test_what_cannot_be_transferred_is_refused(evaluations):
     calibration = evaluations["calibration"]
     for distance, other, sentence in (
         (0.8, {}, "others is empty"),
-        (0.8, [calibration], "others is of type list: evaluations by name"),
+        (0.8, [calibration], "others is of type list: a dictionary of evaluations"),
         (0.8, {"photos": np.eye(3)}, "the set 'photos' is of type ndarray"),
         (0.8, {"calibration": calibration}, "use another name"),
         (2.5, {"photos": calibration}, "distance is 2.5"),

@@ -1,7 +1,7 @@
-"""``ThresholdCard``: a threshold with all that someone needs who puts it into production, as one JSON file.
+"""``ThresholdCard``: a threshold with everything needed to use it in production, as one JSON file.
 
-The number in every convention, what it was measured on, what it does there, where it fails, and what was promised. A
-card's hash tells that it was changed by accident or by hand; it is no signature.
+A card has the threshold in every convention, the data and the rates it was measured on, the classes where it fails, and
+what it promises. Its hash shows that a card was edited; it is not a signature.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from rich.text import Text
 from isomargin import __version__
 from isomargin.core.errors import InputError
 from isomargin.core.files import atomic_write, check_file, reading
-from isomargin.core.json_values import null_for_nan
+from isomargin.core.json_values import digest, null_for_nan
 from isomargin.core.text import LONGEST, PARAGRAPH, printable, shortened
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.statistics.intervals import note_on_few_classes, note_on_no_event
@@ -32,9 +32,9 @@ from isomargin.thresholds.conversions import ACCEPT_WHEN, UNIT_VECTORS_ONLY, con
 
 FORMAT = "isomargin threshold card"
 VERSION = 1
-LARGEST_CARD = 1 << 20  # bytes in which a card's format is looked for
-SHOWN = 3  # classes of a summary; the card names more
-NAME = 40  # columns of a name beside its values
+LARGEST_CARD = 1 << 20  # bytes that are searched for the name of the format
+SHOWN = 3  # classes per list in a summary; the card has more
+NAME = 40  # columns of a name on the same line as its values
 
 NUMBER = (int, float)
 PERHAPS_NUMBER = (int, float, NoneType)
@@ -66,18 +66,17 @@ PARTS: dict[str, Any] = {
     "created": str,
     "isomargin": str,
 }
-ADDED: dict[str, Any] = {"worst_by_far": [WORST_CLASS], "worst_by_frr": [WORST_CLASS]}  # older cards are without
+ADDED: dict[str, Any] = {"worst_by_far": [WORST_CLASS], "worst_by_frr": [WORST_CLASS]}  # older cards do not have them
 
 
 @dataclass(frozen=True)
 class ThresholdCard:
     """A threshold, how to compare with it, and what is known about it. Made by ``make_card``.
 
-    All values are JSON's own, so that what is loaded equals what was saved. The threshold is a float64, but search
-    engines compare float32 values: they compute a similarity to about 1e-7 and a squared distance to about 1e-6, so
-    that pairs nearer to the threshold than that may fall on either side of it. A threshold between listed pairs lies
-    midway between two of them (for a FAR, two negative ones), so that it hardly ever matters whether an engine's
-    comparison is strict.
+    All values are JSON values, so a loaded card equals the saved one. The threshold is a float64, but search engines
+    compute in float32, similarities to about 1e-7 and squared distances to about 1e-6. Pairs that are closer to the
+    threshold than that may fall on either side. If pairs are listed, the threshold lies midway between two of them (for
+    a FAR, two negative pairs), so it hardly ever matters whether the comparison of an engine is strict.
 
     >>> import isomargin as im, numpy as np
     >>> embeddings = np.random.default_rng(0).normal(size=(60, 8)) + 3 * np.eye(8)[np.arange(60) % 6]
@@ -88,42 +87,42 @@ class ThresholdCard:
     """
 
     threshold: dict[str, float]
-    """The number by the name of its convention: see ``conversions``."""
+    """The threshold by convention, see ``conversions``."""
     accept_when: dict[str, str]
-    """By the same names, whether a pair is accepted when its value is "at least" or "at most" the threshold."""
+    """By convention, whether a pair is accepted when its value is "at least" or "at most" the threshold."""
     target: str
-    """What it was chosen for."""
+    """The target in words."""
     measured: dict[str, Any]
-    """What it does on the set it was chosen on: sizes, rates with intervals, quantiles over classes, method, notes."""
+    """Sizes, rates with intervals, quantiles over classes, method and notes, on the set it was chosen on."""
     worst_classes: list[dict[str, Any]]
-    """The classes that are farthest from the target: name, images, far, frr; the worst first."""
+    """The classes that are farthest from the target, worst first: name, images, far, frr."""
     promise: dict[str, Any] | None
-    """What holds for classes never seen, and what must be assumed for it."""
+    """What holds for unseen classes, and the assumptions."""
     calibration: dict[str, Any] | None
-    """How a similarity becomes the probability of a match."""
+    """The map from similarity to the probability of a match."""
     source: list[dict[str, str]] | None
-    """The files it was measured on: their names without folder, and SHA-256 of their bytes."""
+    """The evaluated files: their names without folder, and the SHA-256 of their bytes."""
     created: str
-    """Date in UTC, as in 2025-12-31."""
+    """Date in UTC, such as 2025-12-31."""
     isomargin: str
-    """Version that made it."""
+    """Version of isomargin."""
     worst_by_far: list[dict[str, Any]] | None = None
-    """The classes of the largest FAR, the worst first; None in a card of an older isomargin."""
+    """The classes with the largest FAR, worst first; None in cards of older versions."""
     worst_by_frr: list[dict[str, Any]] | None = None
-    """The classes of the largest FRR, the worst first; None in a card of an older isomargin."""
+    """The classes with the largest FRR, worst first; None in cards of older versions."""
 
     @property
     def distance(self) -> float:
-        """The threshold as an L2 distance of unit vectors."""
+        """The threshold as an L2 distance between unit vectors."""
         return self.threshold["l2"]
 
     @property
     def sha256(self) -> str:
-        """Hash of all else that the file holds."""
+        """Hash of everything else in the file."""
         return digest(as_json_values(self))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write as JSON, whole or not at all.
+        """Write as JSON, atomically.
 
         >>> import isomargin as im, numpy as np, tempfile
         >>> embeddings = np.random.default_rng(0).normal(size=(60, 8)) + 3 * np.eye(8)[np.arange(60) % 6]
@@ -139,12 +138,12 @@ class ThresholdCard:
             temporary.write_text(text + "\n", encoding="utf-8")
 
     def as_values(self) -> dict[str, Any]:
-        """Give the card as JSON values, with its hash."""
+        """Convert to JSON values, with the hash."""
         return {**as_json_values(self), "sha256": self.sha256}
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "ThresholdCard":
-        """Read a card that ``save`` wrote, and refuse one that was changed since."""
+        """Read a card that ``save`` wrote; a card that was edited is refused."""
         source = Path(path)
         check_file(source)
         with reading(source):
@@ -155,10 +154,10 @@ class ThresholdCard:
         except InputError as error:
             raise InputError(f"{source} {error}") from error
         except (ValueError, RecursionError) as error:
-            raise InputError(f"{source} is not JSON, so no threshold card: it may be damaged or cut short") from error
+            raise InputError(f"{source} is not JSON, so not a threshold card: it may be damaged") from error
 
     def summary(self) -> str:
-        """Give what a person needs to know in about forty lines of 88 columns, safe to print and to paste."""
+        """Summarise the card in about forty lines of at most 88 columns, safe to print."""
         return "\n".join(
             [
                 *wrapped(f"Threshold for {self.target}", ""),
@@ -173,7 +172,7 @@ class ThresholdCard:
 
 
 def is_card(path: Path) -> bool:
-    """Whether a file says that it is a threshold card, of whatever version."""
+    """Return whether a file claims to be a threshold card, of any version."""
     if path.suffix != ".json" or not path.is_file():
         return False
     with path.open("rb") as file:
@@ -192,9 +191,9 @@ def make_card(
 
     Args:
         choice: the threshold, from ``choose_threshold`` or ``promise_threshold``.
-        evaluation: what it was chosen on.
-        source: the file or files that were evaluated, such as embeddings and labels; their bytes are hashed.
-        calibration: from similarity to the probability of a match, from ``calibrate``.
+        evaluation: the evaluation on which it was chosen.
+        source: the evaluated file or files, such as embeddings and labels; their bytes are hashed.
+        calibration: the map from similarity to the probability of a match, from ``calibrate``.
 
     >>> import isomargin as im, numpy as np
     >>> embeddings = np.random.default_rng(0).normal(size=(60, 8)) + 3 * np.eye(8)[np.arange(60) % 6]
@@ -203,7 +202,7 @@ def make_card(
     >>> round(card.distance, 3), round(card.threshold["cosine_similarity"], 3), card.measured["classes"]
     (0.977, 0.523, 6)
     >>> make_card(im.promise_threshold(evaluation, far=0.2), evaluation).promise["what"]
-    'the expected FAR of a class never seen is at most 20%'
+    'the expected FAR of an unseen class is at most 20%'
     """
     check_type(choice, "choice", ThresholdChoice, "choose_threshold or isomargin.promise_threshold")
     check_type(evaluation, "evaluation", Evaluation, "evaluate")
@@ -233,85 +232,74 @@ def make_card(
                 *note_on_no_event(evaluation, "frr", choice.frr_interval),
             ],
         },
-        worst_classes=[without_nan(asdict(each)) for each in choice.worst_classes],
+        worst_classes=[without_nan(asdict(rates)) for rates in choice.worst_classes],
         promise=None if choice.promise is None else choice.promise.as_values(),
         calibration=None if calibration is None else calibration.as_values(),
-        source=None if files is None else [file_record(Path(each)) for each in files],
+        source=None if files is None else [file_record(Path(file)) for file in files],
         created=datetime.now(UTC).date().isoformat(),
         isomargin=__version__,
-        worst_by_far=[without_nan(asdict(each)) for each in choice.worst_by_far],
-        worst_by_frr=[without_nan(asdict(each)) for each in choice.worst_by_frr],
+        worst_by_far=[without_nan(asdict(rates)) for rates in choice.worst_by_far],
+        worst_by_frr=[without_nan(asdict(rates)) for rates in choice.worst_by_frr],
     )
 
 
 def file_record(path: Path) -> dict[str, str]:
-    """Give a file's name and the hash of its bytes."""
+    """Return the name of a file and the hash of its bytes."""
     check_file(path)
     with reading(path), path.open("rb") as file:
         return {"file": path.name, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
 def without_nan(values: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN."""
+    """Replace NaN, which JSON does not have, by None."""
     return {name: null_for_nan(value) for name, value in values.items()}
 
 
 def check_type(value: Any, name: str, kind: type, makers: str) -> None:
-    """Refuse what is not of the type that a function of this package gives."""
+    """Refuse anything but the result of a function of this package."""
     if not isinstance(value, kind):
-        raise InputError(f"{name} is of type {type(value).__name__}: what isomargin.{makers} gives is needed")
+        raise InputError(f"{name} is of type {type(value).__name__}: the result of isomargin.{makers} is needed")
 
 
 # ----- JSON values
 
 
 def as_json_values(card: ThresholdCard) -> dict[str, Any]:
-    """Give a card as JSON values, without its hash."""
+    """Convert a card to JSON values, without the hash."""
     values = {field.name: getattr(card, field.name) for field in fields(card)}
     missing = [name for name in ADDED if values[name] is None]
     return {"format": FORMAT, "version": VERSION, **{name: values[name] for name in values if name not in missing}}
 
 
-def digest(values: dict[str, Any]) -> str:
-    """SHA-256 of the values as JSON in one canonical form, whatever their order and the file's white space.
-
-    >>> digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
-    True
-    """
-    text = json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode("ascii")).hexdigest()
-
-
 def refuse_constant(name: str) -> None:
-    """Refuse the NaN and Infinity that Python reads but JSON has not."""
-    raise ValueError(f"{name} is no JSON")
+    """Refuse NaN and Infinity, which Python reads but JSON does not have."""
+    raise ValueError(f"{name} is not JSON")
 
 
 def from_json_values(values: Any) -> ThresholdCard:
-    """Read back what ``as_json_values`` gave, with its hash; errors are the rest of a sentence on the file."""
+    """Convert the JSON values of a card with its hash; the text of an error follows the path of the file."""
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise InputError("is JSON, but not a threshold card that isomargin wrote")
     if values.get("version") != VERSION:
         shown = printable(repr(values.get("version"))[:LONGEST])
         raise InputError(
-            f"is a threshold card of version {shown}, and this isomargin reads version {VERSION}: make the card again"
+            f"is a threshold card of version {shown}, but this isomargin reads version {VERSION}: make the card again"
         )
     parts = {**PARTS, **{name: shape for name, shape in ADDED.items() if name in values}, "sha256": str}
     if values.get("source", 0) is None:
         parts["source"] = NoneType
     if missing := list(misfits(values, parts)):
-        raise InputError(f"is a threshold card without a proper {', '.join(missing[:5])}: make the card again")
+        raise InputError(f"is a threshold card without a valid {', '.join(missing[:5])}: make the card again")
     content = {name: value for name, value in values.items() if name != "sha256"}
     if digest(content) != values["sha256"]:
         raise InputError(
-            "was changed after it was written (its sha256 does not match what it says): take the original or make "
-            "the card again"
+            "was changed after it was written (its sha256 does not match): use the original or make the card again"
         )
     return ThresholdCard(**{field.name: values[field.name] for field in fields(ThresholdCard) if field.name in values})
 
 
 def misfits(values: Any, shape: Any, name: str = "") -> Iterator[str]:
-    """Name what is missing or of another kind than a shape asks for: a type or several, a dict of shapes, [a shape].
+    """Yield the names of values that are missing or do not fit a shape: types, a dict of shapes, or [a shape].
 
     >>> list(misfits({"a": 1, "c": [{"d": "x"}, {}]}, {"a": str, "b": int, "c": [{"d": str}]}))
     ['a', 'b', 'c[1].d']
@@ -320,10 +308,10 @@ def misfits(values: Any, shape: Any, name: str = "") -> Iterator[str]:
         if not isinstance(values, dict):
             yield name
             return
-        for key, each in shape.items():
+        for key, inner in shape.items():
             below = f"{name}.{key}" if name else key
             if key in values:
-                yield from misfits(values[key], each, below)
+                yield from misfits(values[key], inner, below)
             else:
                 yield below
     elif isinstance(shape, list):
@@ -342,14 +330,14 @@ def misfits(values: Any, shape: Any, name: str = "") -> Iterator[str]:
 
 
 def wrapped(text: str, indent: str = "  ", mark: str = "") -> list[str]:
-    """Break a text that anyone may have written into lines, safe to print, the first behind a mark."""
+    """Escape a text and break it into indented lines, the first of which starts with a mark."""
     width = PARAGRAPH - len(indent) - len(mark)
     lines = [line.plain.rstrip() for line in Text(printable(text)).wrap(Console(), width)]
     return [indent + (" " * len(mark) if i else mark) + line for i, line in enumerate(lines)]
 
 
 def percent(value: float | None) -> str:
-    """Give a share to three digits.
+    """Format a share as a percentage with three digits.
 
     >>> percent(0.012345), percent(1e-6), percent(None)
     ('1.23%', '0.0001%', '-')
@@ -358,7 +346,7 @@ def percent(value: float | None) -> str:
 
 
 def padded(text: str, width: int) -> str:
-    """Make a text that anyone may have written safe to print, and exactly so many columns wide.
+    """Escape a text and make it exactly `width` columns wide.
 
     >>> padded("cat\\n", 8), padded("hippopotamus", 5)
     ('cat\\\\n   ', 'hipp…')
@@ -367,7 +355,7 @@ def padded(text: str, width: int) -> str:
 
 
 def named_line(name: str, values: str) -> list[str]:
-    """Give a line with a name and its values; a name that is too long for it has lines of its own above them.
+    """Format a name and its values on one line, or on several if the name is too long.
 
     >>> named_line("cat", "  2.2%")
     ['  cat                                       2.2%']
@@ -379,7 +367,7 @@ def named_line(name: str, values: str) -> list[str]:
 
 
 def threshold_lines(card: ThresholdCard) -> list[str]:
-    """The number in every convention."""
+    """Format the threshold in every convention."""
     lines = [
         f"  {name:<17}  accept when {padded(card.accept_when[name], 8)}  {card.threshold[name]:.9f}"
         + ("  unit vectors only" if name in UNIT_VECTORS_ONLY else "")
@@ -387,73 +375,74 @@ def threshold_lines(card: ThresholdCard) -> list[str]:
     ]
     return [
         *lines,
-        *wrapped("Unit vectors only: divide each vector by its length first. Cosines take any length."),
+        *wrapped("Unit vectors only: divide each vector by its length first. Cosines need no unit vectors."),
         *wrapped("Engines compute in float32: pairs within 1e-6 may go either way."),
     ]
 
 
 def measured_lines(card: ThresholdCard) -> list[str]:
-    """What it was measured on, and what it does there."""
+    """Format the sizes, rates and notes."""
     measured = card.measured
     sampled = "sampled negative" if measured["pairs"] == "sampled" else "negative"
     lines = wrapped(
-        f"Measured on {measured['images']:,} images in {measured['classes']:,} classes: {measured['positive_pairs']:,} "
+        f"Measured on {measured['images']:,} items in {measured['classes']:,} classes: {measured['positive_pairs']:,} "
         f"positive and {measured['negative_pairs']:,} {sampled} pairs, {measured['method']}; "
         f"{card.created}, isomargin {card.isomargin}",
         "",
     )
-    for each in card.source or []:
-        lines += named_line(each["file"], f"  sha256 {padded(each['sha256'], 17)}")
+    for file in card.source or []:
+        lines += named_line(file["file"], f"  sha256 {padded(file['sha256'], 17)}")
     for name in ("far", "frr"):
         rate = measured[name]
         interval = f"{percent(rate['low'])} to {percent(rate['high'])}"
         lines.append(f"  {name.upper()} {percent(rate['value'])} ({percent(rate['confidence'])} interval {interval})")
-    lines.append("  quantiles over classes" + "".join(f"{percent(each):>10}" for each in QUANTILES))
+    lines.append("  quantiles over classes" + "".join(f"{percent(level):>10}" for level in QUANTILES))
     for name in ("far", "frr"):
-        row = [measured[f"class_{name}_quantiles"][str(each)] for each in QUANTILES]
-        lines.append(f"    class {name.upper():<14}" + "".join(f"{percent(each):>10}" for each in row))
+        row = [measured[f"class_{name}_quantiles"][str(level)] for level in QUANTILES]
+        lines.append(f"    class {name.upper():<14}" + "".join(f"{percent(value):>10}" for value in row))
     if measured["share_over_target"] is not None:
-        lines.append(f"  {percent(measured['share_over_target'])} of the classes exceed the target by themselves")
+        lines.append(f"  {percent(measured['share_over_target'])} of the classes exceed the target")
     for note in measured["notes"]:
         lines += wrapped(f"note: {note}")
     return lines
 
 
 def worst_lines(card: ThresholdCard) -> list[str]:
-    """The classes where it fails, by either rate; by the target alone in a card of an older isomargin."""
+    """Format the classes with the largest rates, or in cards of older versions those farthest from the target."""
     if card.worst_by_far is None or card.worst_by_frr is None:
         return class_lines("Where it fails most", card.worst_classes)
     return class_lines("Largest FAR", card.worst_by_far) + class_lines("Largest FRR", card.worst_by_frr)
 
 
 def class_lines(title: str, classes: list[dict[str, Any]]) -> list[str]:
-    """Give some classes with their rates."""
+    """Format a few classes with their rates."""
     if not classes:
         return []
     rows = [
         line
-        for each in classes[:SHOWN]
+        for rates in classes[:SHOWN]
         for line in named_line(
-            str(each["name"]), f"{each['images']:>10,}{percent(each['far']):>10}{percent(each['frr']):>10}"
+            str(rates["name"]), f"{rates['images']:>10,}{percent(rates['far']):>10}{percent(rates['frr']):>10}"
         )
     ]
-    return [f"{title:<42}{'images':>10}{'FAR':>10}{'FRR':>10}", *rows]
+    return [f"{title:<42}{'items':>10}{'FAR':>10}{'FRR':>10}", *rows]
 
 
 def promise_lines(promise: dict[str, Any] | None) -> list[str]:
-    """What was promised and what is assumed for it, in the words of who promised it."""
+    """Format the promise and its assumptions."""
     if promise is None:
-        return ["Nothing is promised for classes that were not measured: --unseen or --delta do."]
-    assumed = [line for each in promise.get("assumptions", []) for line in wrapped(str(each), "    ", "- ")]
+        return ["Nothing is promised for unseen classes: use --unseen or --delta for a promise."]
+    assumptions = promise.get("assumptions", [])
+    assumed = [line for assumption in assumptions for line in wrapped(str(assumption), "    ", "- ")]
     return [
-        "For classes never seen",
+        "For unseen classes",
         *wrapped(str(promise.get("what", "see the card"))),
         *(["  provided that", *assumed] if assumed else []),
     ]
 
 
 def calibration_lines(calibration: dict[str, Any] | None) -> list[str]:
-    """Which calibration there is, for which share of matches, and how wrong it is on classes left out."""
+    """Format the method, the prior and the errors of the calibration."""
     if calibration is None:
         return []
     method, prior = calibration.get("method", "in the card"), calibration.get("prior")
@@ -461,7 +450,7 @@ def calibration_lines(calibration: dict[str, Any] | None) -> list[str]:
     before, after = calibration.get("errors_before"), calibration.get("errors_after")
     if isinstance(before, dict) and isinstance(after, dict):
         lines += wrapped(
-            f"calibration error {percent(after.get('ece'))} (without it {percent(before.get('ece'))}), of a class in "
-            f"the mean {percent(after.get('class_ece_mean'))}, on classes it was not fitted on"
+            f"calibration error {percent(after.get('ece'))} ({percent(before.get('ece'))} without calibration), "
+            f"{percent(after.get('class_ece_mean'))} for a single class on average, on held-out classes"
         )
     return lines

@@ -1,4 +1,4 @@
-"""``ThresholdChoice``: a threshold and what it does to the classes that it was chosen on, however it was chosen."""
+"""``ThresholdChoice``: a threshold and what it does on the classes it was chosen on."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
     from isomargin.thresholds.conformal import Promise
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-WORST = 10  # classes that are named
+WORST = 10  # number of classes in a list of the worst
 
 
 @dataclass(frozen=True)
 class ClassRates:
-    """What the threshold does to one class."""
+    """The rates of one class at the threshold."""
 
     name: int | str
-    """Its label."""
+    """Label of the class."""
     images: int
-    """Its number of images."""
+    """Number of items."""
     far: float
-    """Its false accept rate; NaN for a class without sampled negatives."""
+    """False accept rate; NaN for a class without sampled negative pairs."""
     frr: float
-    """Its false reject rate; NaN for a class of one image."""
+    """False reject rate; NaN for a class with one item."""
 
 
 @dataclass(frozen=True)
 class ThresholdChoice:
-    """A threshold, what it was chosen for, and what it does on the set it was chosen on."""
+    """A threshold, its target, and what it does on the set it was chosen on."""
 
     target: str
-    """What was asked for, such as "FAR at most 0.01"."""
+    """The target in words, such as "FAR at most 0.01"."""
     distance: float
     """The threshold: pairs at most this far apart are accepted."""
     far: float
@@ -47,23 +47,23 @@ class ThresholdChoice:
     frr: float
     """Pooled false reject rate."""
     far_interval: Interval
-    """Of the pooled false accept rate."""
+    """Confidence interval of the pooled false accept rate."""
     frr_interval: Interval
-    """Of the pooled false reject rate."""
+    """Confidence interval of the pooled false reject rate."""
     class_far_quantiles: dict[float, float]
-    """Quantiles over classes of their false accept rates."""
+    """Quantiles over classes of the class FAR."""
     class_frr_quantiles: dict[float, float]
-    """Quantiles over classes of their false reject rates, classes of one image left out."""
+    """Quantiles over classes of the class FRR, without classes of one item."""
     share_over_target: float | None
-    """Share of the classes whose own rate exceeds the target; None where the target is no rate."""
+    """Share of classes whose rate exceeds the target; None if the target is not a rate."""
     worst_classes: tuple[ClassRates, ...]
-    """The classes that are farthest from the target, ten at most, the worst first."""
+    """The classes that are farthest from the target, worst first, at most ten."""
     worst_by_far: tuple[ClassRates, ...]
-    """The classes of the largest FAR, ten at most, the worst first."""
+    """The classes with the largest FAR, worst first, at most ten."""
     worst_by_frr: tuple[ClassRates, ...]
-    """The classes of the largest FRR, ten at most, the worst first."""
+    """The classes with the largest FRR, worst first, at most ten."""
     promise: "Promise | None" = None
-    """What it promises of classes never seen, where it was chosen for that."""
+    """What the threshold promises for unseen classes, if ``promise_threshold`` chose it."""
 
 
 def describe(
@@ -75,7 +75,7 @@ def describe(
     intervals: tuple[Interval, Interval],
     promise: "Promise | None" = None,
 ) -> ThresholdChoice:
-    """Assemble what a threshold does; failure (classes,) says how badly it fails each class."""
+    """Describe what a threshold does; `failure` (classes,) is larger for classes that are farther from the target."""
     far_interval, frr_interval = intervals
     return ThresholdChoice(
         target=target,
@@ -95,25 +95,25 @@ def describe(
 
 
 def rejected_share(counts: PairCounts, distance: float) -> float:
-    """Pooled FRR, as a quotient: one minus a quotient may round to just above the target."""
+    """Compute the pooled FRR as a quotient, because one minus a quotient may round to just above the target."""
     positives = counts.positives
     accepted = float(positives.pooled_within(np.array([distance]))[0])
     return max(positives.pooled_total - accepted, 0.0) / positives.pooled_total
 
 
 def share_over(rates: Floats, target: float) -> float:
-    """Share of the classes that have a rate whose rate exceeds the target."""
+    """Compute the share of classes whose rate exceeds the target, among those that have a rate."""
     known = rates[~np.isnan(rates)]
-    return float((known > target + 1e-12).mean())  # far less than one pair of a class, more than rounding
+    return float((known > target + 1e-12).mean())  # more than rounding, but far less than one pair of a class
 
 
 def quantiles(rates: Floats) -> dict[float, float]:
-    """Quantiles over the classes that have a rate."""
+    """Compute quantiles over the classes that have a rate."""
     return dict(zip(QUANTILES, np.nanquantile(rates, QUANTILES).tolist(), strict=True))
 
 
 def class_utility(counts: PairCounts, settings: Settings, point: OperatingPoint) -> Floats:
-    """(classes,) each class's utility at one threshold; NaN where a class lacks pairs of one kind."""
+    """(classes,) the utility of each class at one threshold; NaN for a class without pairs of both kinds."""
     known = ~(np.isnan(point.class_far) | np.isnan(point.class_frr))
     false_accepts, sensitivity = point.class_far[known], 1 - point.class_frr[known]
     positives, negatives = counts.positives.totals[known], counts.negatives.totals[known]
@@ -124,7 +124,7 @@ def class_utility(counts: PairCounts, settings: Settings, point: OperatingPoint)
 
 
 def worst_classes(evaluation: Evaluation, point: OperatingPoint, failure: Floats) -> tuple[ClassRates, ...]:
-    """The classes of the largest failure; none where it does not fail."""
+    """Return the classes with the largest positive failure, worst first."""
     order = np.argsort(-failure, kind="stable")  # NaN comes last
     names = evaluation.names.tolist()
     return tuple(

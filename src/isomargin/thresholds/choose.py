@@ -1,7 +1,6 @@
-"""``choose_threshold``: the one pooled threshold for a target, and what it does to the classes.
+"""``choose_threshold``: the pooled threshold for a target, from the counts of an Evaluation.
 
-It works from the counts of an Evaluation. What it finds holds for the classes measured; what may be promised for
-classes never seen is not answered here.
+The target is met on the classes that were measured. Promises for unseen classes are in `conformal.py`.
 """
 
 from typing import Any
@@ -21,7 +20,7 @@ from isomargin.measure.statistics.intervals import rate_intervals
 from isomargin.thresholds.choice import ThresholdChoice, class_utility, describe, share_over
 from isomargin.thresholds.gaps import just_beyond, midway
 
-EQUAL = 16 * float(np.finfo(np.float64).eps)  # relative: what rounding may make of two costs that are the same
+EQUAL = 16 * float(np.finfo(np.float64).eps)  # relative difference that rounding can make between two equal costs
 
 
 def choose_threshold(
@@ -38,25 +37,25 @@ def choose_threshold(
 ) -> ThresholdChoice:
     """Choose the pooled threshold for exactly one target.
 
-    Where all pairs are listed, it lies midway between two neighbouring distances (for ``far``, of negative pairs), as
-    far from rounding as can be; where they are counted in bins, at a bin's edge, where counts are exact.
+    If all pairs are listed, the threshold lies midway between two neighbouring distances (for ``far``, of negative
+    pairs), so that rounding does not matter. If pairs are binned, it lies at the edge of a bin, where counts are exact.
 
     Args:
-        evaluation: the pairs to choose on.
-        far: the largest threshold whose pooled false accept rate does not exceed this. Equally far pairs are accepted
-            together or not at all, so the rate may stay below.
-        frr: the smallest threshold whose pooled false reject rate does not exceed this.
-        utility: ``"best"`` for the largest pooled utility, as the evaluation's settings define it.
-        cost: (cost of a false accept, cost of a false reject, share π of positives among the pairs to come), for the
-            least expected cost a pair, false_accept (1 - π) FAR + false_reject π FRR.
-        distance: a threshold that is there already, from 0 to 2, to learn what it does.
-        draws: of the intervals, see `rate_intervals`.
-        confidence: of the intervals.
-        seed: of the intervals.
+        evaluation: the pairs.
+        far: largest pooled false accept rate; the largest threshold that does not exceed it. Pairs at the same distance
+            are accepted together, so the rate may stay below.
+        frr: largest pooled false reject rate; the smallest threshold that does not exceed it.
+        utility: ``"best"`` for the largest pooled utility, as defined by the settings of the evaluation.
+        cost: (cost of a false accept, cost of a false reject, share π of positive pairs in production), for the least
+            expected cost per pair, false_accept (1 - π) FAR + false_reject π FRR.
+        distance: an existing threshold, from 0 to 2, to be described.
+        draws: number of bootstrap draws of the confidence intervals, see `rate_intervals`.
+        confidence: confidence level of the intervals.
+        seed: seed of the draws.
 
-    Where several thresholds are equally good, the smallest is chosen: it accepts the fewest strangers. The worst
-    classes are those of the largest FAR for ``far``, the largest FRR for ``frr``, the least utility (for ``distance``
-    too), the largest cost.
+    Among equally good thresholds the smallest is chosen, which accepts the fewest negative pairs. The worst classes are
+    those with the largest FAR for ``far``, the largest FRR for ``frr``, the lowest utility for ``utility`` and
+    ``distance``, and the largest cost for ``cost``.
 
     >>> import isomargin as im
     >>> embeddings = np.random.default_rng(0).normal(size=(60, 8)) + 3 * np.eye(8)[np.arange(60) % 6]
@@ -101,11 +100,11 @@ def choose_threshold(
     )
 
 
-# ----- what was asked for
+# ----- the target
 
 
 def check_one_target(targets: dict[str, Any]) -> None:
-    """Refuse no target, and more than one."""
+    """Refuse anything but exactly one target."""
     given = [name for name, value in targets.items() if value is not None]
     if len(given) != 1:
         came = f"{' and '.join(given)} were given" if given else "none was given"
@@ -113,11 +112,11 @@ def check_one_target(targets: dict[str, Any]) -> None:
 
 
 def check_cost(cost: Any) -> tuple[float, float, float]:
-    """Return the two costs and the share of positives."""
+    """Return the two costs and the share of positive pairs."""
     if not isinstance(cost, tuple | list) or len(cost) != 3:
         raise InputError(
             f"cost is {cost!r}: three numbers are needed, the cost of a false accept, the cost of a false reject and "
-            "the share of positives among the pairs to come"
+            "the share of positive pairs in production"
         )
     false_accept, false_reject, prior = cost
     return (
@@ -128,17 +127,17 @@ def check_cost(cost: Any) -> tuple[float, float, float]:
 
 
 def check_pairs(evaluation: Evaluation) -> None:
-    """Refuse an evaluation that has no pairs of one kind."""
+    """Refuse an evaluation without pairs of both kinds."""
     for kind, number in (("positive", evaluation.positive_pairs), ("negative", evaluation.negative_pairs)):
         if number == 0:
-            raise InputError(f"the evaluation has no {kind} pairs: a threshold is chosen between both kinds")
+            raise InputError(f"the evaluation has no {kind} pairs: choosing a threshold needs both kinds")
 
 
 # ----- the threshold
 
 
 def distance_at_frr(counts: PairCounts, frr: float) -> float:
-    """Smallest threshold whose pooled FRR does not exceed this; where bins are known only, the smallest edge."""
+    """Find the smallest threshold whose pooled FRR does not exceed this; among the edges if pairs are binned."""
     positives = counts.positives
     if frr * positives.pooled_total < 1 - ROUNDING:
         raise InputError(
@@ -148,12 +147,12 @@ def distance_at_frr(counts: PairCounts, frr: float) -> float:
     kept = int(kept_pairs(frr, np.array(positives.pooled_total)))
     if isinstance(positives, BinnedDistances):
         edge = float(positives.edges[np.searchsorted(positives.pooled_cumulative, kept, side="left")])
-        return min(2 * edge - positives.short_of(edge), FARTHEST)  # as far beyond the edge as others stay short of it
+        return min(2 * edge - positives.short_of(edge), FARTHEST)  # beyond the edge by what other thresholds fall short
     return just_beyond(counts, float(positives.pooled[kept - 1]))
 
 
 def distance_of_best_utility(counts: PairCounts, settings: Settings) -> float:
-    """Threshold of the largest pooled utility."""
+    """Find the threshold with the largest pooled utility."""
     candidates = candidate_distances(counts)
     accepted, negatives = accepted_pairs(counts, candidates)
     sensitivity = accepted / counts.positives.pooled_total
@@ -165,7 +164,7 @@ def distance_of_best_utility(counts: PairCounts, settings: Settings) -> float:
 
 
 def distance_of_least_cost(counts: PairCounts, false_accept: float, false_reject: float, prior: float) -> float:
-    """Threshold of the least expected cost a pair."""
+    """Find the threshold with the least expected cost per pair."""
     candidates = candidate_distances(counts)
     accepted, negatives = accepted_pairs(counts, candidates)
     rejected = counts.positives.pooled_total - accepted
@@ -177,16 +176,16 @@ def distance_of_least_cost(counts: PairCounts, false_accept: float, false_reject
     if costs[best] > false_reject * prior * (1 + EQUAL):
         raise InputError(
             f"with a false accept at {false_accept:g}, a false reject at {false_reject:g} and a prior of {prior:g} it "
-            f"costs least to accept no pair at all, and distance {candidates[0]:.3g} accepts some already, because "
-            "images of different classes are the same: look for duplicates, or make a false accept cheaper"
+            f"costs least to accept no pair at all, but distance {candidates[0]:.3g} accepts some, because items of "
+            "different classes are identical: look for duplicates, or make a false accept cheaper"
         )
     return float(candidates[best])
 
 
 def candidate_distances(counts: PairCounts) -> Floats:
-    """(m,) ascending thresholds, one of each set of those that accept the same pairs; bins' ends where binned.
+    """(m,) ascending thresholds, one for each set of pairs that a threshold can accept; edges if pairs are binned.
 
-    Where two pairs are at distance 0, no threshold accepts none. Of a first bin nothing is known but its end.
+    If a pair has distance 0, every threshold accepts it. In the first bin, only the upper edge is known.
     """
     positives, negatives = counts.positives, counts.negatives
     if isinstance(negatives, BinnedDistances):
@@ -199,18 +198,18 @@ def candidate_distances(counts: PairCounts) -> Floats:
 
 
 def short_of_edges(binned: BinnedDistances) -> Floats:
-    """(bins,) a threshold for each bin's end, just short of it."""
+    """(bins,) a threshold just short of the upper edge of each bin."""
     return np.append(binned.edges[1:-1] - binned.rounding, min(binned.reach, FARTHEST))
 
 
 def accepted_pairs(counts: PairCounts, candidates: Floats) -> tuple[Floats, Floats]:
-    """(m,) pooled positive and negative pairs at most so far apart: whole numbers, at a bin's edge too."""
+    """(m,) numbers of pooled positive and negative pairs within each distance, rounded to whole numbers."""
     positives, negatives = counts.positives.pooled_within(candidates), counts.negatives.pooled_within(candidates)
     return np.rint(positives), np.rint(negatives)
 
 
 def first_best(values: Floats) -> int:
-    """Index of the first that is the largest, but for rounding.
+    """Return the index of the first value that equals the largest, except for rounding.
 
     >>> first_best(np.array([0.1, 0.3, 0.1 + 0.2, 0.2]))
     1

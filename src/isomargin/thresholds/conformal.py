@@ -1,7 +1,7 @@
-"""Thresholds with a promise for classes never seen: finite-sample, whatever the distribution of distances.
+"""``promise_threshold``: thresholds with a guarantee for unseen classes, for any number of classes and distribution.
 
-The unit is the class: the promise needs the calibration classes and the class to come to be exchangeable, nothing more.
-It is no confidence interval of the pooled rate, and no promise for a class chosen because it is difficult.
+The unit is the class: the guarantee requires that the calibration classes and the new class are exchangeable. It is
+neither a confidence interval of the pooled rate nor a guarantee for a class that was chosen because it is difficult.
 """
 
 import math
@@ -23,21 +23,21 @@ from isomargin.thresholds.gaps import just_beyond, midway, next_above
 
 Rate = Literal["far", "frr"]
 
-TRIED_AT_ONCE = 64  # places of a round of the search: bins are read once a round, whatever the number of places
+TRIED_AT_ONCE = 64  # places tried per round of the search; the bins are read once per round
 
 
 @dataclass(frozen=True)
 class Promise:
-    """A threshold, and what it promises of a class never seen."""
+    """A threshold and what it promises for an unseen class."""
 
     rate: Rate
-    """The rate that the promise is about."""
+    """The rate that is promised."""
     target: float
-    """What the rate is held against."""
+    """The largest value of the rate."""
     delta: float | None
     """The probability with which a new class may exceed the target; None for a promise in expectation."""
     classes: int
-    """Calibration classes that have pairs of this kind."""
+    """Number of calibration classes with pairs of this kind."""
     distance: float
     """The threshold: pairs at most this far apart are accepted."""
     far: float
@@ -47,7 +47,7 @@ class Promise:
 
     @property
     def on(self) -> Literal["mean", "class"]:
-        """Whether the mean over new classes is promised, or a single class, up to delta."""
+        """Whether the promise is about the mean over new classes or about each class."""
         return "mean" if self.delta is None else "class"
 
     @property
@@ -55,16 +55,16 @@ class Promise:
         """The promise as a sentence.
 
         >>> Promise("far", 0.01, 0.05, 99, 0.8, 0.004, 0.1).what
-        'the FAR of a class never seen exceeds 1% with probability at most 5%'
+        'the FAR of an unseen class exceeds 1% with probability at most 5%'
         """
         if self.delta is None:
-            return f"the expected {self.rate.upper()} of a class never seen is at most {percent(self.target)}"
+            return f"the expected {self.rate.upper()} of an unseen class is at most {percent(self.target)}"
         exceeds = f"exceeds {percent(self.target)} with probability at most {percent(self.delta)}"
-        return f"the {self.rate.upper()} of a class never seen {exceeds}"
+        return f"the {self.rate.upper()} of an unseen class {exceeds}"
 
     @property
     def short(self) -> str:
-        """The same in a few words, as a card's title has it.
+        """The promise in a few words, for the title of a card.
 
         >>> Promise("far", 0.01, 0.05, 99, 0.8, 0.004, 0.1).short
         'FAR at most 1% in 95% of unseen classes'
@@ -75,39 +75,42 @@ class Promise:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the promise rests on, a sentence each.
+        """What the promise assumes, one sentence each.
 
         >>> Promise("frr", 0.05, None, 40, 1.1, 0.02, 0.03).assumptions[0]
-        'the class is of the same kind as the 40 calibration classes, as if all had been drawn together at random'
+        'the class is of the same kind as the 40 calibration classes, as if all were drawn at random together'
         """
+        measured = (
+            "; in tests, up to 7% of classes exceeded a target promised for 95%, and up to 11% one promised for 90%"
+        )
         pairs = {
-            "far": "it is compared with the same strangers, or with a like mix of them; this is exact where all "
-            "classes meet one fixed set of strangers, and nearly so here, where each calibration class met the others"
-            + (": in checks, 5% of classes over the target became up to 7%, and 10% up to 11%" if self.delta else ""),
-            "frr": "it has two or more images, since one alone has no pair to reject",
+            "far": "its negatives are the items of the calibration classes, or a similar mix; the promise is exact if "
+            "all classes have the same negatives, and nearly so here, where they are the other calibration classes"
+            + (measured if self.delta else ""),
+            "frr": "it has two or more items, because a single item has no positive pair",
         }
         if self.delta is None:
             draw = (
-                "the expectation is over the draw of the calibration classes and of the new class: for one "
-                "calibration set the mean of many new classes can lie above the target, for another below it"
+                "the expectation is over random calibration classes and new classes: for a single calibration set, "
+                "the mean over many new classes can be above or below the target"
             )
         else:
             deviation = percent(round(share_deviation(self.delta, self.classes), 3))
             draw = (
-                "the probability is over the draw of the calibration classes and of the new class: from one set of "
+                "the probability is over random calibration classes and new classes: from one set of "
                 f"{self.classes:,} classes to another, the share of new classes over the target has a standard "
                 f"deviation of {deviation}"
             )
         return (
-            f"the class is of the same kind as the {self.classes:,} calibration classes, as if all had been drawn "
-            "together at random",
+            f"the class is of the same kind as the {self.classes:,} calibration classes, as if all were drawn at "
+            "random together",
             pairs[self.rate],
-            "its images are of the same kind and about as many, taken, prepared and embedded in the same way",
+            "its items are of the same kind and about as many, and are collected, prepared and embedded alike",
             draw,
         )
 
     def as_values(self) -> dict[str, Any]:
-        """Give the promise as JSON values, for a card.
+        """Convert to JSON values, for a card.
 
         >>> Promise("far", 0.01, 0.05, 99, 0.8, 0.004, 0.1).as_values()["classes"]
         99
@@ -136,60 +139,65 @@ def promise_threshold(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> ThresholdChoice:
-    """Find the threshold that promises a FAR, or an FRR, for classes never seen.
+    """Choose the threshold that promises a FAR, or an FRR, for unseen classes.
 
-    Without delta the promise is in expectation, E[FAR of a new class] <= far; with it, for one class at a time,
+    Without delta, the promise is in expectation: E[FAR of a new class] <= far. With delta, it is for each class:
     P(FAR of a new class > far) <= delta. For FAR the threshold is the largest that keeps the promise, for FRR the
     smallest.
 
     Theorem (conformal risk control: Angelopoulos et al., 2022). Let l_1(d), ..., l_{T+1}(d) be the losses of T
-    calibration classes and of a new one, exchangeable, in [0, 1] and rising with d. If d is the largest threshold with
+    calibration classes and of a new class, exchangeable, in [0, 1] and increasing in d. If d is the largest threshold
+    with
 
         (l_1(d) + ... + l_T(d) + 1) / (T + 1) <= level,
 
-    then E[l_{T+1}(d)] <= level. The loss FAR_i(d) at the level far gives the promise in expectation, the loss
-    1{FAR_i(d) > far} at the level delta the one for a class: d is then just below the k-th smallest of the distances
-    at which classes leave the target, k = floor(delta (T + 1)), Vovk's order statistic. For FRR the same from above.
+    then E[l_{T+1}(d)] <= level. The loss FAR_i(d) with the level far gives the promise in expectation. The loss
+    1{FAR_i(d) > far} with the level delta gives the promise for each class: d is then just below the k-th smallest of
+    the distances at which classes exceed the target, k = floor(delta (T + 1)), Vovk's order statistic. FRR is treated
+    likewise, from above.
 
     Proof. As l_{T+1} <= 1, d is not above d', the largest threshold with (l_1(d') + ... + l_{T+1}(d')) / (T + 1) <=
     level. As d' does not depend on the order of the classes, E[l_{T+1}(d)] <= E[l_{T+1}(d')] = E[mean of all
     l_i(d')] <= level.
 
-    What is not exact: the negatives of a calibration class are the images of the other calibration classes, so its FAR
-    and theirs share pairs. The classes are exchangeable in the theorem's sense if all, the new one too, are measured
-    against the same negatives; else a new class that resembles calibration classes would have raised their FAR too,
-    had they met. `benchmarks/check_promises.py` measures it: in halves of glyphs and of Omniglot, by their pixels, a
-    promised 5% of classes over the target became 5% to 7%, and 10% became 9% to 11%; with fixed strangers both held.
-    The promise in expectation was kept, and so were those of FRR, whose pairs no two classes share.
+    One assumption holds only approximately for FAR. The negatives of a calibration class are the items of the other
+    calibration classes, so their FARs share pairs. The classes are exchangeable in the sense of the theorem if all of
+    them, including the new one, have the same negatives. Otherwise a new class that resembles calibration classes would
+    have increased their FAR too, had it been among them. `benchmarks/check_promises.py` measures the effect on halves
+    of glyphs and of Omniglot, embedded by their pixels: of a promised 5% of classes over the target, 5% to 7% exceeded
+    it, and of 10%, 9% to 11%; with the same negatives for all classes both promises held. The promise in expectation
+    was kept, and so were the promises of FRR, whose pairs no two classes share.
 
     Args:
-        evaluation: the calibration set, of classes like those to come and not trained on.
+        evaluation: the calibration set, with classes like those in production and not trained on.
         far: the false accept rate to promise, above 0 and below 1; or
-        frr: the false reject rate to promise. Classes of one image have none and are left out.
-        delta: with which probability a new class may exceed it; leave it out for the promise in expectation.
-        draws: of the intervals, see `rate_intervals`.
-        confidence: of the intervals.
-        seed: of the intervals.
+        frr: the false reject rate to promise. Classes of one item have none and are left out.
+        delta: probability with which a new class may exceed the rate; None for the promise in expectation.
+        draws: number of bootstrap draws of the confidence intervals, see `rate_intervals`.
+        confidence: confidence level of the intervals.
+        seed: seed of the draws.
 
-    Returns: what ``choose_threshold`` gives, with the promise in ``promise``; ``make_card`` takes both alike.
+    Returns: the same as ``choose_threshold``, with the promise in ``promise``. ``make_card`` takes both.
 
     >>> import isomargin as im
     >>> embeddings = np.random.default_rng(0).normal(size=(400, 16)) + 3 * np.eye(40, 16)[np.arange(400) % 40]
     >>> evaluation = im.evaluate(embeddings, np.arange(400) % 40)
     >>> choice = promise_threshold(evaluation, far=0.1, delta=0.05)
     >>> choice.promise.what, choice.promise.classes
-    ('the FAR of a class never seen exceeds 10% with probability at most 5%', 40)
+    ('the FAR of an unseen class exceeds 10% with probability at most 5%', 40)
     >>> choice.distance < promise_threshold(evaluation, far=0.1, delta=0.2).distance
     True
     >>> promise_threshold(evaluation, far=0.01)
     Traceback (most recent call last):
-    isomargin.InputError: far is 0.01, but from 40 classes with negative pairs no less than 0.0244 can be
+    isomargin.InputError: far is 0.01, but with 40 classes that have negative pairs no less than 0.0244 can be
     promised in expectation: 0.01 needs 99 classes
     """
     if not isinstance(evaluation, Evaluation):
-        raise InputError(f"evaluation is of type {type(evaluation).__name__}: what isomargin.evaluate gives is needed")
+        raise InputError(
+            f"evaluation is of type {type(evaluation).__name__}: the result of isomargin.evaluate is needed"
+        )
     if (far is None) == (frr is None):
-        raise InputError(f"far is {far} and frr is {frr}: give one of them, as what to promise")
+        raise InputError(f"far is {far} and frr is {frr}: exactly one of them is needed, the rate to promise")
     rate: Rate = "far" if frr is None else "frr"
     target = checks.share(far if frr is None else frr, rate)
     if delta is not None:
@@ -197,7 +205,7 @@ def promise_threshold(
     distances = evaluation.counts.negatives if rate == "far" else evaluation.counts.positives
     distance = promised_distance(distances, rate, target, delta)
     if rate == "frr" and isinstance(distances, ListedDistances):
-        # Midway to the next pair of either kind: strangers between two friends need not be accepted.
+        # Midway to the next pair of either kind: negative pairs beyond the last positive pair need not be accepted.
         last = int(np.searchsorted(distances.pooled, distance, side="right")) - 1
         distance = just_beyond(evaluation.counts, float(distances.pooled[last]))
     point = evaluation.at(distance)
@@ -208,21 +216,21 @@ def promise_threshold(
 
 
 def promised_distance(distances: ClassDistances, rate: Rate, target: float, delta: float | None) -> float:
-    """Find the threshold of a promise from the classes' negative pairs (for FAR) or positive pairs (for FRR).
+    """Find the threshold of a promise from the negative pairs (for FAR) or positive pairs (for FRR) of the classes.
 
-    Midway between two listed distances, so that rounding changes nothing; a bin's edge where they are binned.
+    It lies midway between two listed distances, so that rounding does not matter, or at the edge of a bin.
 
     >>> listed = ListedDistances(np.array([0.25, 0.5, 0.75, 1.0]), np.array([0, 2, 4]), appearances=1)
     >>> promised_distance(listed, "far", 0.5, None), promised_distance(listed, "frr", 0.5, None)
     (0.375, 0.875)
     """
-    some = distances.totals > 0
-    totals = distances.totals[some][:, None]  # (classes, 1)
+    has_pairs = distances.totals > 0
+    totals = distances.totals[has_pairs][:, None]  # (classes, 1)
     level = target if delta is None else delta
     check_enough_classes(len(totals), rate, level, delta is not None)
 
     def kept(places: Floats) -> NDArray[np.bool_]:
-        within = distances.within(places)[some]  # (classes, m)
+        within = distances.within(places)[has_pairs]  # (classes, m)
         wrong = within if rate == "far" else totals - within
         loss = wrong / totals if delta is None else wrong > target * totals + ROUNDING
         return np.asarray(loss.sum(axis=0) + 1 <= level * (len(totals) + 1) + ROUNDING)
@@ -232,28 +240,28 @@ def promised_distance(distances: ClassDistances, rate: Rate, target: float, delt
     found = just_below(distances, first_place(distances, lambda places: ~kept(places)))
     if found < 0:
         raise InputError(
-            f"no threshold can promise a FAR of {target:g}: already at distance 0, or as near as distances were "
-            "counted, too many classes accept strangers; look for images that are there under two labels"
+            f"no threshold can promise a FAR of {target:g}: even at the smallest distance that was counted, too many "
+            "classes accept negative pairs; look for items that have two labels"
         )
     return found
 
 
 def check_enough_classes(classes: int, rate: Rate, level: float, for_each: bool) -> None:
-    """Refuse a level below 1/(T + 1): the class to come may be the worst of all T + 1."""
+    """Refuse a level below 1/(T + 1): the new class may be the worst of all T + 1."""
     pairs = "negative" if rate == "far" else "positive"
     if classes == 0:
-        raise InputError(f"no class has {pairs} pairs: there is nothing to promise a {rate.upper()} from")
+        raise InputError(f"no class has {pairs} pairs: promising {rate.upper()} needs some")
     if level * (classes + 1) + ROUNDING < 1:
-        name, how = ("delta", "for a class") if for_each else (rate, "in expectation")
+        name, how = ("delta", "for each class") if for_each else (rate, "in expectation")
         raise InputError(
-            f"{name} is {level:g}, but from {classes:,} classes with {pairs} pairs no less than "
+            f"{name} is {level:g}, but with {classes:,} classes that have {pairs} pairs no less than "
             f"{rounded_up(1 / (classes + 1)):g} can be promised {how}: {level:g} needs "
             f"{math.ceil(1 / level - ROUNDING) - 1:,} classes"
         )
 
 
 def first_place(distances: ClassDistances, holds: Callable[[Floats], NDArray[np.bool_]]) -> int:
-    """Find the first place (a pooled distance, or a bin's end) from which on this holds; at the last it always does.
+    """Find the first place (a pooled distance, or an upper edge) from which a condition holds; at the last it must.
 
     >>> listed = ListedDistances(np.arange(1000) / 1000, np.array([0, 1000]), appearances=1)
     >>> first_place(listed, lambda places: places > 0.7)
@@ -263,7 +271,7 @@ def first_place(distances: ClassDistances, holds: Callable[[Floats], NDArray[np.
     low, high = 0, len(places) - 1
     while low < high:
         tried = np.unique(np.linspace(low, high - 1, TRIED_AT_ONCE).astype(np.int64))
-        # How many fall short says where to look on: what holds at one place holds at all later ones.
+        # A condition that holds at one place holds at all later ones, so the number of failures says where to go on.
         short = int((~holds(np.asarray(places[tried], np.float64))).sum())
         low = int(tried[short - 1]) + 1 if short else low
         high = int(tried[short]) if short < len(tried) else high
@@ -271,25 +279,25 @@ def first_place(distances: ClassDistances, holds: Callable[[Floats], NDArray[np.
 
 
 def just_below(distances: ClassDistances, place: int) -> float:
-    """Give the threshold that refuses this place and admits all nearer ones; -inf where nothing is nearer."""
+    """Return the threshold that rejects this place and accepts all nearer ones; -inf if nothing is nearer."""
     if isinstance(distances, ListedDistances):
         return distances.pooled_distance_admitting(place)
     return distances.short_of(float(distances.edges[place])) if place else -math.inf
 
 
 def just_above(distances: ClassDistances, place: int) -> float:
-    """Give the threshold that admits this place and nothing farther."""
+    """Return the threshold that accepts this place and nothing farther."""
     if not isinstance(distances, ListedDistances):
         edge = float(distances.edges[place + 1])
-        return min(2 * edge - distances.short_of(edge), FARTHEST)  # as far beyond the edge as others stay short of it
+        return min(2 * edge - distances.short_of(edge), FARTHEST)  # beyond the edge by what other thresholds fall short
     admitted = float(distances.pooled[place])
     return float(midway(np.array([admitted, next_above(distances.pooled, admitted)]))[0])
 
 
 def share_deviation(delta: float, classes: int) -> float:
-    """Standard deviation, over calibration sets, of the share of new classes over the target.
+    """Compute the standard deviation, over calibration sets, of the share of new classes over the target.
 
-    With a continuous distribution, the share is Beta(k, T + 1 - k) for the k-th of T order statistics.
+    For a continuous distribution, the share is Beta(k, T + 1 - k) for the k-th of T order statistics.
 
     >>> round(share_deviation(0.05, 99), 4)
     0.0217
@@ -299,7 +307,7 @@ def share_deviation(delta: float, classes: int) -> float:
 
 
 def percent(value: float) -> str:
-    """Write a share as people read it.
+    """Format a share as a percentage.
 
     >>> percent(0.07), percent(0.0125)
     ('7%', '1.25%')
@@ -308,7 +316,7 @@ def percent(value: float) -> str:
 
 
 def rounded_up(value: float) -> float:
-    """Round up to three digits, so that what a message offers is not refused in turn.
+    """Round up to three digits, so that the value in a message is not refused in turn.
 
     >>> rounded_up(1 / 41), rounded_up(0.5)
     (0.0244, 0.5)

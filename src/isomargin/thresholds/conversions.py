@@ -1,6 +1,6 @@
-"""One threshold in the conventions that search engines and people use. Arithmetic alone: no data, no files.
+"""Convert a threshold between the conventions of search engines.
 
-All of them say the same about unit vectors. Where vectors have other lengths, only the two of the cosine still do.
+All of them are equivalent for unit vectors. For vectors of other lengths only the two cosine conventions hold.
 """
 
 from collections.abc import Mapping
@@ -20,15 +20,15 @@ ACCEPT_WHEN: Mapping[str, Comparison] = MappingProxyType(
         "inner_product": "at least",
     }
 )
-"""How a pair's value is held against the threshold: accepted when it is at least, or at most, the threshold."""
+"""Whether a pair is accepted when its value is at least, or at most, the threshold."""
 
 
 UNIT_VECTORS_ONLY = ("l2", "squared_l2", "inner_product")
-"""Those that depend on the vectors' lengths too: they hold once each vector is divided by its length."""
+"""Conventions that depend on the lengths of the vectors: divide each vector by its length first."""
 
 
 def conversions(distance: Any) -> dict[str, float]:
-    """Give the threshold d, an L2 distance of unit vectors, in every convention of ``ACCEPT_WHEN``.
+    """Convert the threshold d, an L2 distance between unit vectors, to every convention of ``ACCEPT_WHEN``.
 
     cosine similarity = inner product = 1 - d²/2; cosine distance = d²/2; squared L2 = d².
 

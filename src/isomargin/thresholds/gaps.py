@@ -1,4 +1,4 @@
-"""Places between pairs, where a threshold can stand without an engine's rounding moving a pair across it."""
+"""Thresholds between the distances of pairs, so that rounding in a search engine does not matter."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from isomargin.measure.pairs.distances import FARTHEST, BinnedDistances, Floats
 
 
 def midway(ascending: Floats) -> Floats:
-    """(m - 1,) the middle between each value and the next; the value itself where floats have no middle.
+    """(m - 1,) the middle between each value and the next, or the value itself if floats have no number between.
 
     >>> midway(np.array([0.0, 1.0, 1.5, 1.5]))
     array([0.5 , 1.25, 1.5 ])
@@ -21,7 +21,7 @@ def midway(ascending: Floats) -> Floats:
 
 
 def next_above(ascending: NDArray[Any], value: float) -> float:
-    """The first entry above this, else the farthest that unit vectors can be apart.
+    """Return the first entry above this, or the largest distance between unit vectors.
 
     >>> next_above(np.array([0.1, 0.3, 0.3]), 0.1), next_above(np.array([0.1]), 0.1)
     (0.3, 2.0)
@@ -31,10 +31,9 @@ def next_above(ascending: NDArray[Any], value: float) -> float:
 
 
 def just_beyond(counts: PairCounts, pair: float) -> float:
-    """Give the threshold that accepts a listed positive pair of this distance, and no pair that is farther.
+    """Return the threshold that accepts a listed positive pair at this distance, and no pair that is farther.
 
-    Where negative pairs are counted in bins, it lies short of the next edge; those in the pair's own bin cannot be told
-    from it.
+    If negative pairs are binned, it lies just short of the next edge, because those in the same bin have no order.
     """
     positives, negatives = counts.positives, counts.negatives
     if isinstance(negatives, BinnedDistances):

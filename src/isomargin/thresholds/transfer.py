@@ -1,6 +1,6 @@
-"""One threshold for all: calibrate on one set, apply the number to others, and see what becomes of its rates.
+"""One threshold for all: choose a threshold on one set, apply it to others, and compare the rates.
 
-It reports what happened on these sets; what can be promised for classes never seen is in `conformal.py`.
+The rates are those measured on these sets. Promises for unseen classes are in `conformal.py`.
 """
 
 import math
@@ -21,16 +21,16 @@ from isomargin.thresholds.card import ThresholdCard
 if TYPE_CHECKING:
     import pandas
 
-CALIBRATION = "calibration"  # the name of its row
-WORST = 0.05  # share of the classes beyond the class rates that a row gives
+CALIBRATION = "calibration"  # name of the row of the calibration set
+WORST = 0.05  # share of classes that exceed the rate of the worst classes
 
 
 @dataclass(frozen=True)
 class TransferRow:
-    """What the threshold does on one set; differences are this set's value less the calibration set's."""
+    """What the threshold does on one set; differences are to the calibration set."""
 
     name: str
-    """The set's name, or "calibration"."""
+    """Name of the set, or "calibration"."""
     classes: int
     """Number of classes."""
     images: int
@@ -40,19 +40,19 @@ class TransferRow:
     frr: float
     """Pooled false reject rate."""
     accuracy: float
-    """Share of pairs decided rightly, positive and negative ones weighing the same: 1 - (FAR + FRR)/2."""
+    """Share of correct decisions, with equal weight for positive and negative pairs: 1 - (FAR + FRR)/2."""
     far_difference: float
-    """FAR less the calibration set's."""
+    """FAR minus that of the calibration set."""
     frr_difference: float
-    """FRR less the calibration set's."""
+    """FRR minus that of the calibration set."""
     accuracy_difference: float
-    """Accuracy less the calibration set's."""
+    """Accuracy minus that of the calibration set."""
     worst_class_far: float
     """The FAR that 5% of the classes exceed."""
     worst_class_frr: float
-    """The FRR that 5% of the classes exceed, of those with two or more images."""
+    """The FRR that 5% of the classes exceed, among those with two or more items."""
     own_distance: float
-    """The largest threshold at which this set's FAR does not exceed the calibration set's; NaN if there is none."""
+    """The largest threshold whose FAR on this set does not exceed that of the calibration set; NaN if there is none."""
 
 
 @dataclass(frozen=True)
@@ -62,28 +62,28 @@ class Transfer:
     distance: float
     """The threshold: pairs at most this far apart are accepted."""
     rows: tuple[TransferRow, ...]
-    """A row for each set, the calibration set first."""
+    """One row per set, the calibration set first."""
 
     @property
     def table(self) -> "pandas.DataFrame":
-        """The rows as a table, a column for each field."""
+        """The rows as a table, with one column per field."""
         import pandas
 
         return pandas.DataFrame([asdict(row) for row in self.rows])
 
     def as_values(self) -> dict[str, Any]:
-        """Give the threshold and the rows as JSON values."""
+        """Convert to JSON values."""
         rows = [{name: null_for_nan(value) for name, value in asdict(row).items()} for row in self.rows]
         return {"distance": self.distance, "sets": rows}
 
 
 def transfer_threshold(distance: float, calibration: Evaluation, others: Mapping[str, Evaluation]) -> Transfer:
-    """Apply a threshold that was chosen on one set to others: the One-Threshold-for-All protocol.
+    """Apply a threshold that was chosen on one set to others, by the One-Threshold-for-All protocol.
 
     Args:
         distance: the threshold, from 0 to 2.
-        calibration: the set that it was chosen on.
-        others: the sets to apply it to, by name.
+        calibration: the set on which it was chosen.
+        others: the sets to which it is applied, by name.
 
     >>> import isomargin as im
     >>> def drawn(spread):
@@ -104,9 +104,9 @@ def transfer_threshold(distance: float, calibration: Evaluation, others: Mapping
 
 
 def transfer_card(card: ThresholdCard, others: Mapping[str, Evaluation]) -> Transfer:
-    """Apply a card's threshold to sets, and hold them against what the card says it was measured on.
+    """Apply the threshold of a card to sets, and compare them with the set on which the card was measured.
 
-    The first row is the card's: its own distance is the card's, and its class rates are the card's quantiles.
+    The first row comes from the card: its own distance is the threshold, and its class rates are quantiles.
     """
     check_others(others)
     measured = card.measured
@@ -130,7 +130,7 @@ def transfer_card(card: ThresholdCard, others: Mapping[str, Evaluation]) -> Tran
 
 
 def make_row(name: str, evaluation: Evaluation, reference: OperatingPoint) -> TransferRow:
-    """Hold a set against the calibration set's rates at the same distance."""
+    """Compare a set with the rates of the calibration set at the same distance."""
     point, own = evaluation.at(reference.distance), largest_within(evaluation.counts.negatives, reference.far)
     return TransferRow(
         name=name,
@@ -149,7 +149,7 @@ def make_row(name: str, evaluation: Evaluation, reference: OperatingPoint) -> Tr
 
 
 def accuracy(point: OperatingPoint) -> float:
-    """1 - (FAR + FRR)/2.
+    """Compute 1 - (FAR + FRR)/2.
 
     >>> accuracy(OperatingPoint(1.0, 0.25, 0.25, np.zeros(2), np.zeros(2)))
     0.75
@@ -158,7 +158,7 @@ def accuracy(point: OperatingPoint) -> float:
 
 
 def worst_class(rates: Floats) -> float:
-    """The rate that 5% of the classes exceed, of those that have one.
+    """Compute the rate that 5% of the classes exceed, among those that have a rate.
 
     >>> round(worst_class(np.append(np.linspace(0, 1, 101), np.nan)), 6)
     0.95
@@ -167,19 +167,19 @@ def worst_class(rates: Floats) -> float:
 
 
 def check_others(others: Mapping[str, Evaluation]) -> None:
-    """Refuse a protocol without another set."""
+    """Refuse anything but at least one evaluation by name."""
     if not isinstance(others, Mapping):
-        raise InputError(f"others is of type {type(others).__name__}: evaluations by name are needed, in a dictionary")
+        raise InputError(f"others is of type {type(others).__name__}: a dictionary of evaluations by name is needed")
     if not others:
-        raise InputError("others is empty: at least one other set is needed to apply the threshold to")
+        raise InputError("others is empty: at least one set is needed")
     if CALIBRATION in others:
-        raise InputError(f"others has a set named {CALIBRATION!r}: that is the calibration set's own, use another name")
+        raise InputError(f"others has a set named {CALIBRATION!r}, as the calibration set is: use another name")
     for name, each in others.items():
         check_evaluation(name, each)
 
 
 def check_evaluation(name: str, evaluation: Evaluation) -> None:
-    """Refuse what is no evaluation."""
+    """Refuse anything but an evaluation."""
     if not isinstance(evaluation, Evaluation):
-        what = "what isomargin.evaluate gives is needed"
-        raise InputError(f"the set {name!r} is of type {type(evaluation).__name__}: {what}")
+        needed = "the result of isomargin.evaluate is needed"
+        raise InputError(f"the set {name!r} is of type {type(evaluation).__name__}: {needed}")
