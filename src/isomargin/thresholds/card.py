@@ -375,7 +375,7 @@ def threshold_lines(card: ThresholdCard) -> list[str]:
     ]
     return [
         *lines,
-        *wrapped("Unit vectors only: divide each vector by its length first. Cosines need no unit vectors."),
+        *wrapped("Unit vectors only: divide each vector by its length first (not needed for cosines)."),
         *wrapped("Engines compute in float32: pairs within 1e-6 may go either way."),
     ]
 
