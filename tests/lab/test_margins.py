@@ -131,7 +131,7 @@ def test_other_faults_of_a_search_are_not_taken_for_divergence(add, tmp_path):
     assert [row["positive_margin"] for row in rows] == [None, None]
     baseline = tmp_path / "runs" / "toy" / "margins" / "arcface" / "seed-0" / "baseline" / "recipe.yaml"
     load_recipe(baseline, ["optimizer.learning_rate=0.5"]).save(baseline)
-    with pytest.raises(im.InputError, match="begun with another optimizer"):
+    with pytest.raises(im.InputError, match="started with another optimizer"):
         run(SearchTrainer())
 
 

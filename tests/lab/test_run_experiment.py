@@ -249,7 +249,7 @@ def test_an_unfinished_run_continues_after_its_data_have_moved(add, tmp_path):
     assert load_recipe(folder).data["root"] == str(tmp_path / "moved" / "data" / "patterns")
     (folder / "evaluation.json").unlink()
     load_recipe(folder, ["optimizer.learning_rate=0.5"]).save(folder / "recipe.yaml")
-    with pytest.raises(im.InputError, match="begun with another optimizer"):
+    with pytest.raises(im.InputError, match="started with another optimizer"):
         run_experiment("losses", tmp_path / "moved", tmp_path / "results", scale="toy", seeds=1, train=second)
 
 

@@ -46,7 +46,7 @@ def test_a_second_training_in_a_folder_is_refused_and_the_first_is_left_alone(ru
     # It was killed, and keeps no one out: refused is only that the recipe has changed.
     code, _, err = run("train", tmp_path / "run", "--resume", "epochs=0.1")
     assert code == 2
-    assert "was begun with another epochs" in err
+    assert "was started with another epochs" in err
 
 
 def test_a_folder_that_the_caller_has_locked_is_trained_in_if_told_so(tmp_path):

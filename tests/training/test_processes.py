@@ -72,7 +72,7 @@ def test_what_is_wrong_with_the_folder_is_told_before_processes_are_started(type
     (tmp_path / "two/mine").write_text("mine")
     code, out, err = typed("train", "recipe.yaml", "--output", "two", "--devices", 2)
     assert (code, out) == (2, "")
-    assert err.count("there already") == 1
+    assert err.count("already exists") == 1
     assert len(err.splitlines()) == 1
 
 

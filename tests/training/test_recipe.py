@@ -99,7 +99,7 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path, text, message):
 
 @pytest.mark.parametrize("change", ["seed", "=3", "seed=[", "name.first=3"])
 def test_a_change_that_is_none_is_refused(tmp_path, change):
-    with pytest.raises(ValueError, match=r"is no change|is no value|has no settings below"):
+    with pytest.raises(ValueError, match=r"is not a change|is not a value|has no settings below"):
         load_recipe(write(tmp_path, SMALLEST), [change])
 
 

@@ -21,7 +21,7 @@ def laughs(levels, inner="[{}]"):
         (laughs(30), "has aliases that stand for more than 1,048,576 characters"),
         (laughs(30, "{{<<: [{}]}}"), "has aliases that stand for more than 1,048,576 characters"),
         (f"a: &a {'x' * 100_000}\nname: [{', '.join(['*a'] * 1000)}]", "has aliases that stand for more than"),
-        ("name: &a [*a]", "has an alias inside of what it stands for"),
+        ("name: &a [*a]", "has an alias that contains itself"),
         ("name: " + "[" * 100_000, "is nested too deeply"),
         ("name: " + "x" * 2_000_000, "has 2,000,006 characters: a recipe has at most 1,048,576"),
         (f"name: tiny\ndata: {{}}\nmodel: {{}}\nloss: {{base: [{'x' * 900_000}]}}", "loss.base is"),

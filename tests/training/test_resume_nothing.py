@@ -1,4 +1,4 @@
-"""`train --resume` where there is no run: refused, not begun."""
+"""`train --resume` where there is no run: refused, not started."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def work(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["tiny.yaml"], "there is no run in runs/tiny to resume: leave --resume out to begin one there"),
+        (["tiny.yaml"], "there is no run in runs/tiny to resume: leave --resume out to start one there"),
         (["tiny.yaml", "--output", "elsewhere"], "there is no run in elsewhere to resume"),
         (["tiny.yaml", "--output", "empty"], "there is no run in empty to resume"),
         (["glyphs"], "there is no run in runs/glyphs to resume"),

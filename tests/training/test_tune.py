@@ -169,7 +169,7 @@ def test_a_run_that_was_stopped_before_its_first_checkpoint_starts_anew(recorder
 def test_a_folder_that_is_no_run_is_left_alone(tmp_path):
     (tmp_path / "0.9-0.5").mkdir()
     (tmp_path / "0.9-0.5" / "thesis.tex").touch()
-    with pytest.raises(InputError, match="is there already"):
+    with pytest.raises(InputError, match="already exists"):
         tune(small(), tmp_path, [0.9], [0.5], baseline=False, **OPTIONS)
     assert (tmp_path / "0.9-0.5" / "thesis.tex").exists()
 

@@ -19,23 +19,24 @@ Changes = Annotated[
 ]
 Devices = Annotated[int, typer.Option(min=1, help="Processes on this machine; not needed under torchrun.")]
 Accelerator = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Precision = Annotated[str | None, typer.Option(help="32-true, bf16-mixed or 16-mixed; the recipe's unless given.")]
+Precision = Annotated[str | None, typer.Option(help="32-true, bf16-mixed or 16-mixed; by default that of the recipe.")]
 Workers = Annotated[
-    int | None, typer.Option(min=0, help="Processes that decode image files; as many as cores, up to 8, unless given.")
+    int | None, typer.Option(min=0, help="Processes that decode image files; by default the number of cores, up to 8.")
 ]
 SkipBadImages = Annotated[
-    bool, typer.Option("--skip-bad-images", help="Leave image files out that cannot be decoded, and count them.")
+    bool, typer.Option("--skip-bad-images", help="Leave out image files that cannot be decoded, and count them.")
 ]
-CheckImages = Annotated[bool, typer.Option(help="Decode every image file before training begins.")]
+CheckImages = Annotated[bool, typer.Option(help="Decode every image file before training.")]
 
 
 def train(
     recipe: Annotated[str, typer.Argument(help="A .yaml file, a recipe's name, or with --resume a run's folder.")],
     changes: Changes = None,
-    output: Annotated[Path | None, typer.Option(help="Folder of the run; runs/NAME unless given.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run where it stopped.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Folder of the run; by default runs/NAME.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run where it stopped.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the recipe in full, the data's sizes and the steps; train nothing.")
+        bool,
+        typer.Option("--dry-run", help="Print the full recipe, the sizes of the data and the steps; do not train."),
     ] = False,
     devices: Devices = 1,
     accelerator: Accelerator = "auto",
@@ -47,13 +48,13 @@ def train(
         bool, typer.Option("--all-classes", help="Train a final model on the test classes too; evaluate nothing.")
     ] = False,
     report: Annotated[
-        bool, typer.Option("--report", help="Write report.html, a page to look at, into the run's folder.")
+        bool, typer.Option("--report", help="Write an HTML report, report.html, into the run's folder.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the evaluation as JSON instead of tables.")] = False,
 ) -> None:
-    """Train an embedding model by a recipe and evaluate it on classes it has not seen.
+    """Train an embedding model by a recipe and evaluate it on classes that it was not trained on.
 
-    Ctrl-C saves and stops; so does a request to end. The run's folder holds recipe.yaml, metrics.csv, checkpoints/,
+    Ctrl-C and a request to end save and stop. The run's folder holds recipe.yaml, metrics.csv, checkpoints/,
     tensorboard/, embeddings.npz and evaluation.json.
     """
     from isomargin.training.recipe import load_recipe, shipped_recipes
@@ -68,9 +69,9 @@ def train(
     is_run = Path(recipe).is_dir()
     folder = output or (Path(recipe) if is_run else Path("runs") / resolved.name)
     if resume and not RunFolder(folder).recipe.is_file():
-        raise InputError(f"there is no run in {folder} to resume: leave --resume out to begin one there")
+        raise InputError(f"there is no run in {folder} to resume: leave --resume out to start one there")
     if is_run and not resume and output is None:
-        raise InputError(f"{recipe} is a run: go on with it by --resume, or give a new one's folder with --output")
+        raise InputError(f"{recipe} is a run: continue it with --resume, or give the folder of a new run with --output")
     if dry_run:
         print_plan(resolved)
         return
@@ -98,12 +99,14 @@ def train(
 def tune(
     recipe: Annotated[str, typer.Argument(help="A .yaml file or a recipe's name.")],
     changes: Changes = None,
-    output: Annotated[Path | None, typer.Option(help="Folder of the runs; runs/NAME-tune unless given.")] = None,
-    positive: Annotated[str, typer.Option(help="Positive margins, with commas.")] = "0.8,0.85,0.9,0.95",
-    negative: Annotated[str, typer.Option(help="Negative margins, with commas.")] = "0.3,0.4,0.5,0.6",
-    weights: Annotated[str | None, typer.Option(help="Weights of TCM, with commas; the recipe's unless given.")] = None,
-    held_out: Annotated[float, typer.Option(help="Share of the training classes to score on.")] = 0.1,
-    tolerance: Annotated[float, typer.Option(help="How much recall@1 may be below the grid's best.")] = 0.01,
+    output: Annotated[Path | None, typer.Option(help="Folder of the runs; by default runs/NAME-tune.")] = None,
+    positive: Annotated[str, typer.Option(help="Positive margins, separated by commas.")] = "0.8,0.85,0.9,0.95",
+    negative: Annotated[str, typer.Option(help="Negative margins, separated by commas.")] = "0.3,0.4,0.5,0.6",
+    weights: Annotated[
+        str | None, typer.Option(help="Weights of TCM, separated by commas; by default that of the recipe.")
+    ] = None,
+    held_out: Annotated[float, typer.Option(help="Share of the training classes to hold out and compare on.")] = 0.1,
+    tolerance: Annotated[float, typer.Option(help="How far recall@1 may be below the best of the grid.")] = 0.01,
     baseline: Annotated[bool, typer.Option(help="Train without TCM too, for comparison.")] = True,
     accelerator: Accelerator = "auto",
     precision: Precision = None,
@@ -114,14 +117,14 @@ def tune(
     """Search TCM's margins as the paper does: train on 90% of the training classes, score on the other 10%.
 
     Picks the lowest OPIS among the runs whose recall@1 is within the tolerance of the best, and writes a recipe with
-    these margins. The test classes are not looked at. The same command again goes on where it stopped.
+    these margins. The test classes are not used. The same command again continues where it stopped.
     """
     from isomargin.training.recipe import load_recipe
     from isomargin.training.tune import tune as search
     from isomargin.training.tuned import tune_table
 
     if os.environ.get("WORLD_SIZE", "1") != "1":
-        raise InputError("tune trains one run after the other in one process: start it without torchrun")
+        raise InputError("tune trains one run after another in one process: start it without torchrun")
     resolved = load_recipe(recipe, [*(changes or []), *as_changes(skip_bad_images, precision)])
     folder = output or Path("runs") / f"{resolved.name}-tune"
     with resumable("the same command"):
@@ -153,22 +156,22 @@ def embed(
     images: Annotated[
         Path | None,
         typer.Option(
-            help="A folder of class folders to embed, or for a model of vectors a file of embeddings; the run's own "
-            "data unless given."
+            help="A folder of class folders to embed or, for a model of vectors, a file of embeddings; by default the "
+            "data of the run."
         ),
     ] = None,
-    part: Annotated[str, typer.Option(help="Of the run's own data: all, train or test.")] = "all",
+    part: Annotated[str, typer.Option(help="Of the data of the run: all, train or test.")] = "all",
     output: Annotated[Path, typer.Option(help="The file to write: .npz, .npy, .parquet, .pt or .safetensors.")] = Path(
         "embeddings.npz"
     ),
-    batch: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 256,
+    batch: Annotated[int, typer.Option(min=1, help="Items to embed at a time.")] = 256,
     device: Annotated[str, typer.Option(help="A torch device.")] = "cpu",
     workers: Workers = None,
 ) -> None:
-    """Write the embeddings of any data with a run's model, with their labels and ids, in the order of the data.
+    """Embed data with the model of a run, and write the embeddings with labels and ids, in the order of the data.
 
     `isomargin embed runs/cub-lite0 --images photos --output photos.npz`, then `isomargin evaluate photos.npz`.
-    Another root or data set is a change: `data.name=cub data.root=FOLDER`.
+    To embed another data set, change the recipe: `data.name=cub data.root=FOLDER`.
     """
     from isomargin.core.progress import progress_bar
     from isomargin.training.embed import embed_by_run
@@ -194,27 +197,28 @@ def write_page(runs: dict[str, Path], place: Path) -> None:
 
 @contextmanager
 def resumable(command: str) -> Iterator[None]:
-    """Say how to go on where training was stopped, and end with the exit code of an interruption."""
+    """Say how to continue where training was stopped, and end with the exit code of an interruption."""
     try:
         yield
     except KeyboardInterrupt as stop:
         from isomargin.training.devices import first_process
 
         if first_process():
-            how = f": go on with `{command}`" if str(stop) else " before anything was kept: give the same command again"
+            again = " before anything was saved: give the same command again"
+            how = f": continue with `{command}`" if str(stop) else again
             print(f"\n{str(stop) or 'stopped'}{how}", file=sys.stderr)
         raise typer.Exit(130) from stop
 
 
 def as_changes(skip_bad_images: bool, precision: str | None) -> list[str]:
-    """Give options that make a difference to the result as changes of the recipe, which is kept with it."""
+    """Return options that change the result as changes of the recipe, which is saved with the run."""
     changes = ["skip_bad_images=true"] if skip_bad_images else []
     return changes if precision is None else [*changes, f"precision={precision}"]
 
 
 def numbers(text: str, name: str) -> list[float]:
-    """Read numbers with commas between them."""
+    """Read numbers separated by commas."""
     try:
-        return [float(each) for each in text.split(",") if each.strip()]
+        return [float(part) for part in text.split(",") if part.strip()]
     except ValueError as error:
-        raise InputError(f"{name} is {text!r}: numbers with commas between them are needed") from error
+        raise InputError(f"{name} is {text!r}: numbers separated by commas are needed") from error

@@ -1,1 +1,1 @@
-"""From a model, data and a loss to a trained model."""
+"""From a recipe to a trained model: recipes, the training loop, runs and their folders, the search for margins."""

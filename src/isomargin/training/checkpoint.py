@@ -1,4 +1,4 @@
-"""Checkpoints that survive a kill at any moment: written whole or not at all, each with a checksum.
+"""Checkpoints that survive a kill at any moment: written atomically, each with a checksum.
 
 A checkpoint is a dictionary of tensors, numbers, text and containers of these; nothing that runs code is unpickled.
 """
@@ -29,9 +29,9 @@ Content = Mapping[str, type | tuple[type, ...]]
 
 
 def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int = 2) -> Path:
-    """Write the state after `step` steps into the folder, then delete all but the newest `keep` checkpoints.
+    """Write the state after `step` steps into the folder, then delete all checkpoints except the newest `keep`.
 
-    Two are kept so that one is left if the disk damages the other. On an error those there are stay as they were.
+    Two are kept, so that one is left if the disk damages the other. After an error the existing ones are unchanged.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as name:
@@ -48,15 +48,15 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int = 
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
-    """Name the checkpoint of a step."""
+    """Return the path of the checkpoint of a step."""
     return folder / f"step-{step:09d}.ckpt"
 
 
 def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write one checkpoint, whole or not at all; the folder is made if it is not there."""
+    """Write one checkpoint, atomically; create its folder if needed."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    payload = buffer.getbuffer()  # no copy: it may be as large as the memory that is left
+    payload = buffer.getbuffer()  # no copy: it may be as large as the free memory
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as temporary, temporary.open("wb") as file:
@@ -66,12 +66,12 @@ def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         found = find_checkpoints(path.parent)
-        last = f"the last good one is {found[-1][1]}" if found else "there is none before it"
-        raise InputError(f"the disk is full, so that {path} could not be written: make room; {last}") from error
+        last = f"the last good one is {found[-1][1]}" if found else "there is no earlier one"
+        raise InputError(f"the disk is full, so {path} could not be written: make room; {last}") from error
 
 
 def find_checkpoints(folder: Path) -> list[tuple[int, Path]]:
-    """List the folder's checkpoints with their steps, the newest last; a killed run's temporary files are none."""
+    """List the checkpoints of a folder with their steps, the newest last, without temporary files of a killed run."""
     if not folder.is_dir():
         return []
     matches = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir())
@@ -83,11 +83,11 @@ def load_checkpoint(folder: Path, expected: Content | None = None) -> tuple[int,
 
     >>> load_checkpoint(Path("no/such/run"))
     Traceback (most recent call last):
-    isomargin.InputError: no/such/run holds no checkpoint: nothing to go on from
+    isomargin.InputError: no/such/run holds no checkpoint: there is nothing to continue from
     """
     found = find_checkpoints(folder)
     if not found:
-        raise InputError(f"{folder} holds no checkpoint: nothing to go on from")
+        raise InputError(f"{folder} holds no checkpoint: there is nothing to continue from")
     notes: list[str] = []
     for step, path in reversed(found):
         try:
@@ -98,7 +98,7 @@ def load_checkpoint(folder: Path, expected: Content | None = None) -> tuple[int,
 
 
 def read_checkpoint(path: Path, expected: Content | None = None) -> dict[str, Any]:
-    """Read one checkpoint; raise `InputError` if it is damaged, or has no such entries of such types."""
+    """Read one checkpoint; raise `InputError` if it is damaged, or lacks an expected entry."""
     try:
         content = path.read_bytes()
     except OSError as error:

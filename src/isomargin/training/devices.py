@@ -1,4 +1,4 @@
-"""Processes and devices: starting them, agreeing with them, and stopping in order."""
+"""Processes and devices: start them, agree between them, and stop them in an orderly way."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def launch(recipe: Recipe, devices: int, accelerator: str) -> Fabric:
-    """Start the processes, or join those that torchrun has started."""
+    """Start the processes, or join those that torchrun started."""
     from lightning_fabric import Fabric
     from lightning_fabric.strategies.ddp import DDPStrategy
 
@@ -37,9 +37,9 @@ def launch(recipe: Recipe, devices: int, accelerator: str) -> Fabric:
         nodes = int(os.environ["WORLD_SIZE"]) // devices
     strategy: Any = "auto"
     if devices * nodes > 1:
-        # In its warm-up the backbone has no gradients for the others to wait for.
+        # In its warm-up the backbone has no gradients that the others could wait for.
         strategy = DDPStrategy(find_unused_parameters=recipe.schedule.warm_up_epochs > 0)
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it tells of every process
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it logs every process
     fabric = Fabric(
         accelerator=accelerator,
         devices=devices,
@@ -52,10 +52,10 @@ def launch(recipe: Recipe, devices: int, accelerator: str) -> Fabric:
 
 
 def keep_freed_memory() -> None:
-    """Have the C library keep what large tensors leave, instead of giving it back and fetching zeroed pages anew.
+    """Let the C library keep the memory of freed tensors, instead of returning it and requesting zeroed pages again.
 
-    On the CPU a step frees and allocates the same sizes over and over: a tenth to a fifth of its time. Only glibc has
-    this setting; elsewhere nothing happens.
+    On the CPU a step frees and allocates the same sizes again and again, which takes a tenth to a fifth of its time.
+    Only glibc has this setting; elsewhere nothing happens.
     """
     library: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
     if hasattr(library, "mallopt"):
@@ -65,12 +65,12 @@ def keep_freed_memory() -> None:
 
 
 def first_process() -> bool:
-    """Tell whether this is the process that writes and prints, before or after the others are started."""
+    """Return whether this is the process that writes and prints, before and after the others are started."""
     return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
 
 
 def leave_out_idle(embedder: Embedder) -> None:
-    """Stop training layers that embeddings do not depend on: processes would wait for their gradients for ever."""
+    """Stop training layers that embeddings do not depend on: processes would wait forever for their gradients."""
     images = embedder.input_statistics
     channels = len(images.mean)
     shape = (2, channels, images.size, images.size) if channels else (2, images.size)
@@ -85,7 +85,7 @@ def leave_out_idle(embedder: Embedder) -> None:
 
 
 def any_process(fabric: Fabric, wanted: bool) -> bool:
-    """Tell whether any process wants something."""
+    """Return whether `wanted` is true in any process."""
     if fabric.world_size == 1:
         return wanted
     total: Any = fabric.all_reduce(torch.tensor(float(wanted), device=fabric.device), reduce_op="sum")
@@ -94,20 +94,20 @@ def any_process(fabric: Fabric, wanted: bool) -> bool:
 
 @contextmanager
 def interruptions() -> Iterator[Callable[[], bool]]:
-    """Give a function that tells whether Ctrl-C or a request to end has come; a second one ends the process at once."""
-    came = False
+    """Give a function that tells whether Ctrl-C or a request to end was received; a second one ends the process."""
+    received = False
     before: dict[int, Any] = {}
 
-    def note(number: int, frame: Any) -> None:
-        nonlocal came
-        came = True
-        for each, old in before.items():
-            signal.signal(each, old)
+    def note(_: int, frame: Any) -> None:
+        nonlocal received
+        received = True
+        for number, old in before.items():
+            signal.signal(number, old)
 
-    if threading.current_thread() is threading.main_thread():  # which alone gets signals
-        before = {each: signal.signal(each, note) for each in (signal.SIGINT, signal.SIGTERM)}
+    if threading.current_thread() is threading.main_thread():  # only it receives signals
+        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: came
+        yield lambda: received
     finally:
-        for each, old in before.items():
-            signal.signal(each, old)
+        for number, old in before.items():
+            signal.signal(number, old)

@@ -1,5 +1,4 @@
-"""What a run shows while it trains, on standard error: a line an evaluation, and on a terminal a live line with the
-time left."""
+"""What a run prints to standard error: one line per evaluation, and on a terminal a live line with the time left."""
 
 from __future__ import annotations
 
@@ -10,17 +9,17 @@ from typing import Any
 
 from isomargin.measure.scores.registry import find_score
 
-_REFRESH = 0.5  # seconds between looks at the loss, which a GPU would have to be waited for
+_REFRESH = 0.5  # seconds between reads of the loss, which wait for the GPU
 
 
 class Display:
-    """The view of one run.
+    """The display of one run.
 
     Parameters
     ----------
     title: of the run.
-    steps, first: how many there are in all, and how many are done.
-    batches_an_epoch: to tell epochs.
+    steps, first: the number of steps, and how many of them are done.
+    batches_an_epoch: batches per epoch.
     """
 
     def __init__(self, title: str, steps: int, first: int, batches_an_epoch: int) -> None:
@@ -37,13 +36,13 @@ class Display:
             self.bar.start()
 
     def step(self, done: int, loss: Any) -> None:
-        """Show how far it is, at most twice a second; `loss` is a tensor or a number."""
+        """Show the progress, at most twice per second; `loss` is a tensor or a number."""
         now = time.monotonic()
         if self.bar is None or now - self.looked < _REFRESH:
             return
         self.looked = now
         epochs = f"epoch {done / self.batches:.1f} of {self.steps / self.batches:.4g}"
-        # A narrow terminal cuts the end off.
+        # A narrow terminal cuts off the end.
         line = f"{self._left(done)}  {epochs}  loss {float(loss):.4g}  {self.title}"
         self.bar.update(self.task, completed=done, now=line)
 
@@ -65,7 +64,7 @@ class Display:
             self.bar.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def close(self) -> None:
-        """Take the live line away."""
+        """Remove the live line."""
         if self.bar is not None:
             self.bar.stop()
 
@@ -78,7 +77,7 @@ class Display:
 
 
 class NoDisplay(Display):
-    """Shows nothing: for the processes other than the first, and for callers that want silence."""
+    """Shows nothing: for all processes except the first, and for callers that want no output."""
 
     def __init__(self) -> None:
         self.bar = None
@@ -94,7 +93,7 @@ class NoDisplay(Display):
 
 
 def in_words(seconds: float) -> str:
-    """Give a time as people say it.
+    """Return a duration in words.
 
     >>> in_words(42), in_words(150), in_words(9000)
     ('42 s', '2 min 30 s', '2 h 30 min')

@@ -33,17 +33,17 @@ def embed(
     rows: NDArray[np.int64] | None = None,
     report: Callable[[float], None] | None = None,
 ) -> NDArray[np.float32]:
-    """Embed images, (n, dimensions) in their order.
+    """Embed items: (n, dimensions), in their order.
 
     Parameters
     ----------
-    model: in whatever mode; it is in eval mode meanwhile.
-    images: the set.
-    batch: how many at a time.
-    resize: of files, the shorter side before the centre is cut out.
+    model: in any mode; it is in eval mode during the call.
+    images: the items.
+    batch: how many to embed at a time.
+    resize: of files, the shorter side before the centre is cropped.
     workers: processes that decode files.
-    device: where the model is.
-    rows: which images; all if not given.
+    device: the device of the model.
+    rows: which items; all if not given.
     report: called with the share that is done.
 
     >>> from isomargin.models.embedder import make_model
@@ -71,7 +71,7 @@ def embed(
 
 
 def as_embedding_set(vectors: NDArray[Any], images: ImageSet, root: Path | None = None) -> EmbeddingSet:
-    """Give embeddings the labels and the ids of their items; the ids of files are their paths from `root`."""
+    """Combine embeddings with the labels and ids of their items; the ids of files are their paths from `root`."""
     names = np.array(images.class_names) if images.class_labels is None else images.class_labels
     ids = images.ids
     if ids is None and images.paths is not None and root is not None:
@@ -92,15 +92,15 @@ def embed_by_run(
 ) -> EmbeddingSet:
     """Embed items with a run's model, and write the embeddings to `output` if it is given.
 
-    The items are those of `images`, a tree of class folders or a file of embeddings; or else the run's own data, as
-    its recipe with the changes says: "all" of it, or its "train" or "test" part. The order is that of `load_all`, and
-    labels stay what they are in the source.
+    The items are those of `images`, a tree of class folders or a file of embeddings. Without `images` they are the data
+    of the run's recipe, with the changes: "all" of it, or its "train" or "test" part. The order is that of `load_all`,
+    and labels are those of the source.
     """
     recipe, model = open_run(run)
     if output is not None:
         check_suffix(output)
     if images is not None and changes:
-        raise InputError(f"{changes[0]!r} changes the run's data, and images is given in its place: give one")
+        raise InputError(f"{changes[0]!r} changes the run's data, and images replaces them: give one of the two")
     if images is not None:
         recipe = recipe.model_copy(update={"data": _data_at(images)})
     else:
@@ -117,18 +117,18 @@ def embed_by_run(
 
 
 def data_root(recipe: Recipe) -> Path | None:
-    """Give the path of a recipe's data; None where they are made, not read."""
+    """Return the path of a recipe's data; None where they are generated, not read."""
     root = recipe.data.get("root")
     return None if root is None else Path(str(root)).expanduser()
 
 
 def _data_at(path: Path) -> dict[str, Any]:
-    """Give the settings of the data at a path: class folders, or a file of embeddings."""
+    """Return the settings of the data at a path: class folders, or a file of embeddings."""
     return {"name": "embeddings" if path.is_file() else "folder", "root": str(path)}
 
 
 def _items(recipe: Recipe, part: str) -> ImageSet:
-    """Read a part of a recipe's data, or all of it undivided; without files that cannot be decoded, if it says so."""
+    """Read a part or all of a recipe's data; without files that cannot be decoded, if the recipe says so."""
     settings = dict(recipe.data)
     name = settings.pop("name")
     if recipe.all_classes and part == "test":
@@ -148,5 +148,5 @@ def _readable(images: ImageSet) -> NDArray[np.int64]:
 
 
 def default_workers() -> int:
-    """Say how many processes decode files: as many as there are cores, up to 8."""
+    """Return how many processes decode files: the number of cores, up to 8."""
     return min(os.cpu_count() or 1, 8)

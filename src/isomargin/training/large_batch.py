@@ -1,8 +1,8 @@
 """A training step on a batch that does not fit into memory, in two stages.
 
-The batch is embedded in chunks without a graph; the loss of all its embeddings gives a gradient at each; each chunk
-is then embedded again, with a graph, and its gradient taken back through the model. So memory is that of a chunk, and
-the gradient that of the whole batch.
+The batch is embedded in chunks without a graph, and the loss of all its embeddings gives a gradient for each. Then each
+chunk is embedded again, with a graph, and its gradient goes back through the model. So the memory is that of a chunk,
+and the gradient is that of the whole batch.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ def large_batch_backward(
 ) -> Tensor:
     """Add the gradient of loss(model(images), labels) to the parameters' `grad`, and return the loss, detached.
 
-    The random state of each chunk's first pass (dropout) is restored for its second, and what the first pass did to
-    buffers (running statistics of BatchNorm) is undone, so that the gradient is that of one pass in the same chunks.
-    BatchNorm in training mode takes its statistics from a chunk, not from the batch: freeze it, as recipes do.
+    The random state of the first pass of each chunk (dropout) is restored for its second pass, and changes of the first
+    pass to buffers (running statistics of BatchNorm) are undone, so that the gradient is that of one pass in the same
+    chunks. BatchNorm in training mode takes its statistics from a chunk, not from the batch: freeze it, as recipes do.
 
     Parameters
     ----------
-    model: takes images and gives embeddings (n, d), which need not be normalised.
-    images: (n, …), on the device or off it; chunks are moved to where the model's parameters are.
+    model: turns images into embeddings (n, d), which need not be normalised.
+    images: (n, …), on any device; chunks are moved to the device of the model.
     labels: (n,)
     loss: called with the embeddings of the whole batch, of all processes.
     chunk: how many images are embedded at a time.
     for_ddp: the model is in DistributedDataParallel, see `isomargin.losses.gather`.
-    backward: how to go back from a tensor with a given gradient; `fabric.backward` with lightning-fabric.
-    without_sync: makes a context for all chunks but the last, `model.no_sync` with DistributedDataParallel.
+    backward: the backward pass of a tensor with a given gradient; `fabric.backward` with lightning-fabric.
+    without_sync: returns a context for all chunks except the last; `model.no_sync` with DistributedDataParallel.
 
     >>> model = torch.nn.Linear(4, 2)
     >>> from isomargin.losses import TCMLoss
@@ -55,8 +55,8 @@ def large_batch_backward(
     """
     checks.whole(chunk, "chunk")
     if len(images) != len(labels):
-        raise InputError(f"images has {len(images)} rows, labels {len(labels)}: one label an image is needed")
-    device = next((each.device for each in model.parameters()), images.device)
+        raise InputError(f"images has {len(images)} rows, labels {len(labels)}: one label per image is needed")
+    device = next((parameter.device for parameter in model.parameters()), images.device)
     parts = torch.split(images, chunk) if len(images) else (images,)
     random_states: list[_RandomState] = []
     outputs: list[Tensor] = []
@@ -81,7 +81,7 @@ def large_batch_backward(
 
 
 class _RandomState:
-    """The state of torch's random numbers, on the CPU and on a device."""
+    """The state of torch's random numbers on the CPU and on a device."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -96,8 +96,8 @@ class _RandomState:
 
 @contextmanager
 def _buffers_restored(model: torch.nn.Module) -> Iterator[None]:
-    """Put the model's buffers back afterwards."""
-    before: Sequence[tuple[Tensor, Tensor]] = [(each, each.clone()) for each in model.buffers()]
+    """Restore the buffers of the model afterwards."""
+    before: Sequence[tuple[Tensor, Tensor]] = [(buffer, buffer.clone()) for buffer in model.buffers()]
     try:
         yield
     finally:

@@ -3,10 +3,10 @@
     isomargin train recipes/glyphs.yaml                                     one process
     isomargin train recipes/cub-lite0.yaml data.root=FOLDER --devices 2     two, on this machine
     torchrun --nproc-per-node 2 -m isomargin train recipes/cub-lite0.yaml data.root=FOLDER
-    isomargin train runs/cub-lite0 --resume                                 goes on after a stop
+    isomargin train runs/cub-lite0 --resume                                 continue after a stop
 
-Everything random is a function of the recipe's seed and the step. So what a checkpoint must hold is the parameters, the
-optimiser's memory and what was measured, and a run that was killed and resumed ends in the same numbers.
+Everything random is a function of the recipe's seed and the step. So a checkpoint holds only the parameters, the state
+of the optimiser and the scores, and a run that was killed and resumed ends with the same numbers.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def train(
     lock: bool = True,
     checkpoint_seconds: float = 300.0,
 ) -> Evaluation | None:
-    """Train by a recipe and evaluate; return the evaluation that the run ends in.
+    """Train by a recipe and evaluate; return the evaluation at the end of the run.
 
     With the recipe's `all_classes` there is no evaluation, and None is returned.
 
@@ -74,14 +74,15 @@ def train(
     ----------
     recipe: all settings that make a difference to the result.
     folder: of the run; see `RunFolder` for what is written there.
-    resume: go on from the folder's last whole checkpoint, which must be of the same recipe; begin if there is none.
-    devices: processes on this machine; started here, unless torchrun has started them.
+    resume: continue from the last good checkpoint in the folder, which must be of the same recipe; start if there is
+        none.
+    devices: processes on this machine; they are started here, unless torchrun started them.
     accelerator: "auto", "cpu" or "cuda".
-    workers: processes that decode image files, for each device; as many as cores, up to 8, if not given.
-    check_images: whether every file is decoded before training begins; those that cannot be are an error.
+    workers: processes per device that decode image files; the number of cores, up to 8, if not given.
+    check_images: whether to decode every file before training; files that cannot be decoded are an error.
     quiet: print nothing.
     lock: whether to refuse a folder that another process trains in; False where the caller holds its lock.
-    checkpoint_seconds: the longest time between checkpoints; there is one at each evaluation in any case.
+    checkpoint_seconds: the longest time between checkpoints; there is always one at each evaluation.
 
     >>> from tempfile import TemporaryDirectory
     >>> from isomargin.io.embedding_set import EmbeddingSet
@@ -118,9 +119,9 @@ def _train(
     quiet: bool,
     checkpoint_seconds: float,
 ) -> Evaluation | None:
-    """Train in a folder that is claimed, from its last checkpoint if it has one."""
-    resume = bool(find_checkpoints(run.checkpoints))  # a run that was killed before its first begins again
-    data = setup.open_data(recipe, check_images and first and not resume)  # what is wrong is told before others start
+    """Train in a folder that was claimed, from its last checkpoint if it has one."""
+    resume = bool(find_checkpoints(run.checkpoints))  # a run that was killed before its first starts again
+    data = setup.open_data(recipe, check_images and first and not resume)  # errors come before other processes start
     fabric = launch(recipe, devices, accelerator)
     if fabric.device.type == "cpu":
         keep_freed_memory()
@@ -145,7 +146,7 @@ def _train(
         notes += restore(run, state, embedder, loss, optimizer, schedule, data.digest)
     if first:
         recipe.save(run.recipe)
-        write_metrics(run.metrics, state.history)  # a kill may have come between the checkpoint and this
+        write_metrics(run.metrics, state.history)  # the run may have been killed between the checkpoint and this
     log = Log(run, state, first)
     display = Display(recipe.name, steps, state.step, batches) if first and not quiet else NoDisplay()
     for note in notes:
@@ -170,7 +171,7 @@ def _train(
     saved = time.monotonic()
     with interruptions() as interrupted:
         try:
-            for batch, labels in feed:  # (n, channels, size, size), (n,): this process's share
+            for batch, labels in feed:  # (n, channels, size, size), (n,): the share of this process
                 multiple = schedule(state.step / batches)
                 for group, rate in zip(optimizer.param_groups, base_rates, strict=True):
                     group["lr"] = rate * multiple
@@ -210,7 +211,7 @@ def _train(
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:
-    """Set torch's random state to what it is at a step of a process."""
+    """Set torch's random state for a step of a process."""
     number = int(np.random.SeedSequence([seed, step, rank + 1, 1]).generate_state(1, np.uint32)[0])
     torch.default_generator.manual_seed(number)  # torch.manual_seed takes 100 times as long where there is no GPU
     if torch.cuda.is_available():
@@ -225,7 +226,7 @@ def _backward(
     loss: MetricLoss,
     recipe: Recipe,
 ) -> Tensor:
-    """Take the gradient of the loss of all processes' batches; return the loss."""
+    """Compute the gradient of the loss of the batches of all processes; return the loss."""
     distributed = fabric.world_size > 1
     if recipe.batch.chunk is not None:
         without_sync = partial(fabric.no_backward_sync, model)
@@ -238,7 +239,7 @@ def _backward(
 
 
 def _share_gradients(fabric: Fabric, loss: MetricLoss) -> None:
-    """Average the gradients of the loss's own parameters, which are the same in all processes but for rounding."""
+    """Average the gradients of the loss's parameters, which are the same in all processes except for rounding."""
     if fabric.world_size > 1:
         for parameter in loss.parameters():
             if parameter.grad is not None:
@@ -257,7 +258,7 @@ def clip(fabric: Fabric, model: Any, optimizer: Any, recipe: Recipe) -> None:
 def _take_note(
     fabric: Fabric, run: RunFolder, state: State, embedder: Embedder, schedule: Any, recipe: Recipe, row: dict[str, Any]
 ) -> None:
-    """Keep an evaluation's row, and the model if it is the best so far."""
+    """Keep the row of an evaluation, and the model if it is the best so far."""
     state.history.append(row)
     state.sums, state.summed = {}, 0
     named = recipe.evaluation.best_by
@@ -275,6 +276,6 @@ def _choice_note(recipe: Recipe) -> list[str]:
     if settings.best_by == "last" or settings.held_out > 0 or not settings.test:
         return []
     return [
-        f"the model is chosen by its {settings.best_by} on the test classes, as the literature does: that flatters the "
-        "result; evaluation.held_out=0.1 would choose by training classes"
+        f"the model is chosen by its {settings.best_by} on the test classes, as in the literature, which flatters the "
+        "result; evaluation.held_out=0.1 chooses it on held-out training classes"
     ]

@@ -1,7 +1,7 @@
-"""Recipes: everything a training run is made from, as a YAML file, checked before anything is loaded.
+"""Recipes: all settings of a training run, as a YAML file, checked before anything is loaded.
 
-The sections `data`, `model` and `loss` hold settings of `load_data`, `make_model` and `make_loss`, which check them;
-the others are checked here. `load_recipe` reads a file and takes changes from a command line.
+The sections `data`, `model` and `loss` hold settings of `load_data`, `make_model` and `make_loss`, which check them.
+The other sections are checked here. `load_recipe` reads a file and applies changes from a command line.
 """
 
 from __future__ import annotations
@@ -29,48 +29,48 @@ class _Section(BaseModel):
 
 
 class LossRecipe(_Section):
-    """The base loss and what regularizes it.
+    """The base loss and its regularizers.
 
     >>> LossRecipe(base="smooth_ap", regularizer={"name": "tcm", "weight": 0.5}).parts()
     ['smooth_ap', {'name': 'tcm', 'weight': 0.5}]
     """
 
     base: str | dict[str, Any]
-    """As `make_loss` takes it."""
+    """As for `make_loss`."""
     regularizer: str | dict[str, Any] | list[str | dict[str, Any]] | None = None
-    """One, several or none; `weight` weighs it."""
+    """One, several or none; `weight` is its weight."""
 
     def parts(self) -> list[str | dict[str, Any]]:
         """List base and regularizers, for `make_loss`."""
         more = self.regularizer if isinstance(self.regularizer, list) else [self.regularizer]
-        return [self.base, *(each for each in more if each is not None)]
+        return [self.base, *(part for part in more if part is not None)]
 
 
 class BatchRecipe(_Section):
-    """What a batch is made of."""
+    """What a batch consists of."""
 
     classes: Whole = 64
-    """Different classes in a batch."""
+    """Number of different classes in a batch."""
     images_per_class: Whole = 4
     families: Annotated[int, Field(ge=0, strict=True)] = 0
-    """From how many families, classes whose folders lie in one folder, a batch draws first; 0: from all alike."""
+    """Draw the classes of a batch from this many families first (classes with one parent folder); 0: from all."""
     small_classes: Literal["repeat", "drop"] = "repeat"
-    """What becomes of classes that have fewer images: see `ClassBatchSampler`."""
+    """What to do with classes that have fewer items, see `ClassBatchSampler`."""
     chunk: Whole | None = None
-    """How many images go through the model at a time, for batches larger than memory; all if not given."""
+    """Items per pass through the model, for batches larger than memory; all if not given."""
 
 
 class OptimizerRecipe(_Section):
-    """How parameters are changed."""
+    """How parameters are updated."""
 
     name: Literal["adam", "adamw", "sgd"] = "adam"
     learning_rate: Positive = 1e-4
     """Of the backbone."""
     head_factor: Positive = 1.0
-    """How many times that rate the head gets. Proxies have their loss's `learning_rate_factor`."""
+    """Learning rate of the head relative to the backbone's. Proxies have the `learning_rate_factor` of their loss."""
     weight_decay: NotNegative = 4e-4
     eps: Positive | None = None
-    """Of Adam; torch's own if not given."""
+    """Of Adam; torch's default if not given."""
     momentum: NotNegative = 0.9
     """Of SGD."""
     clip_value: Positive | None = None
@@ -81,7 +81,7 @@ class OptimizerRecipe(_Section):
     @model_validator(mode="after")
     def _one_way_to_clip(self) -> Self:
         if self.clip_value is not None and self.clip_norm is not None:
-            raise ValueError("clip_value and clip_norm are given: one way to clip is needed, not both")
+            raise ValueError("clip_value and clip_norm are given: give one of them")
         return self
 
 
@@ -92,37 +92,37 @@ class ScheduleRecipe(_Section):
     at: tuple[NotNegative, ...] = ()
     """Epochs at which `multi_step` multiplies."""
     epochs: Positive | None = None
-    """How often `every` multiplies."""
+    """Epochs between the steps of `every`."""
     factor: Positive = 0.3
     patience: Annotated[int, Field(ge=0, strict=True)] = 4
-    """Evaluations that `plateau` waits."""
+    """How many evaluations `plateau` waits."""
     rise: Annotated[float, Field(gt=0, lt=1)] = 0.3
     """The share of the epochs in which `one_cycle` rises."""
     warm_up_epochs: NotNegative = 0.0
-    """Epochs at the start in which the backbone is frozen and only the head, and proxies, train."""
+    """Epochs at the start in which the backbone is frozen and only the head and proxies are trained."""
 
 
 class EvaluationRecipe(_Section):
-    """When and how the model is evaluated, on the test classes or on training classes that are held out."""
+    """When and how the model is evaluated, on the test classes or on held-out training classes."""
 
     every: Positive = 1.0
-    """Epochs between evaluations; there is one at the end in any case."""
+    """Epochs between evaluations; there is always one at the end."""
     held_out: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of the training classes that is not trained on but evaluated on in place of the test classes."""
+    """Share of the training classes to hold out and evaluate on instead of the test classes."""
     test: bool = True
-    """Whether the finished model is evaluated on the test classes; not while settings are still searched for."""
+    """Whether the finished model is evaluated on the test classes; set to false while settings are searched."""
     best_by: Literal["last", "recall@1", "opis", "epsilon_opis", "map_at_r", "eer"] = "last"
-    """By which score of these evaluations the model is chosen, or the last. Without `held_out` a score chooses by the
-    test classes, as the literature does, and flatters the result."""
+    """The score that chooses the model among the evaluations, or the last model. Without `held_out` a score chooses on
+    the test classes, as in the literature, which flatters the result."""
     far: tuple[Positive, Positive] = (1e-2, 1e-1)
-    """The calibration range; its lower end is also the rate that classes are compared at."""
+    """The calibration range; classes are compared at its lower end."""
     batch: Whole = 256
-    """How many images are embedded at a time."""
+    """How many items are embedded at a time."""
 
     @model_validator(mode="after")
     def _test_or_held_out(self) -> Self:
         if not self.test and self.held_out == 0:
-            raise ValueError("test is false and nothing is held out: give held_out, the classes to evaluate on")
+            raise ValueError("test is false and nothing is held out: set held_out, the share of classes to evaluate on")
         return self
 
 
@@ -137,12 +137,12 @@ class AugmentationRecipe(_Section):
     shear: NotNegative = 0.1
     shift: NotNegative = 2.0
     smallest_area: Annotated[float, Field(gt=0, le=1)] = 0.08
-    """Of `crop`: the smallest share of the image's area that is cut out and brought to the model's size."""
+    """Of `crop`: the smallest area of the crop, as a share of the image."""
     flip: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """Of `crop`: how often images are flipped left to right."""
+    """Of `crop`: the share of images that are flipped left to right."""
     resize: Whole | None = None
-    """Of test images that are files: the shorter side, before the centre is cut out; 8/7 of the model's size, 256 for
-    224, if not given."""
+    """Of test images that are files: the shorter side before the centre is cropped; 8/7 of the size of the model (256
+    for 224) if not given."""
 
 
 class Recipe(_Section):
@@ -168,9 +168,9 @@ class Recipe(_Section):
     all_classes: bool = False
     """Train on the test classes too, for a final model. No unseen classes are left, so nothing is evaluated."""
     skip_bad_images: bool = False
-    """Leave image files out that cannot be decoded; else they are an error."""
+    """Leave out image files that cannot be decoded; otherwise they are an error."""
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
-    """Of lightning-fabric; bfloat16 on a CPU needs one that has it."""
+    """Of lightning-fabric; bfloat16 needs a CPU that supports it."""
     epochs: Positive = 10.0
     seed: Annotated[int, Field(ge=0, strict=True)] = 0
 
@@ -186,7 +186,7 @@ class Recipe(_Section):
     @model_validator(mode="after")
     def _precision_of_chunks(self) -> Self:
         if self.precision == "16-mixed" and self.batch.chunk is not None:
-            raise ValueError("precision is 16-mixed and batch.chunk is set, which do not go together: take bf16-mixed")
+            raise ValueError("precision is 16-mixed and batch.chunk is set, which cannot be combined: take bf16-mixed")
         return self
 
     @model_validator(mode="after")
@@ -205,13 +205,13 @@ class Recipe(_Section):
         return self
 
     def to_yaml(self) -> str:
-        """Write it out in full, defaults too."""
+        """Return it in full, with defaults, as YAML."""
         content = self.model_dump(mode="json")
         text: str = yaml.dump(content, Dumper=YamlDumper, sort_keys=False, allow_unicode=True, width=110)
         return text
 
     def save(self, path: Path) -> None:
-        """Write it to a file, whole or not at all."""
+        """Write it to a file, atomically."""
         with atomic_write(path) as temporary:
             temporary.write_text(self.to_yaml(), encoding="utf-8")
 
@@ -252,7 +252,7 @@ def load_recipe(source: str | os.PathLike[str], changes: Iterable[str] = ()) -> 
     """Read a recipe and change single settings: `loss.regularizer.negative_margin=0.4`.
 
     `source` is a file, the folder of a run, or the name of a recipe that comes with the package.
-    A recipe that says `extends: NAME` begins with the settings of `NAME.yaml` beside it; its own go before those.
+    A recipe with `extends: NAME` starts with the settings of `NAME.yaml` in the same folder and overrides them.
 
     >>> from tempfile import TemporaryDirectory
     >>> text = "{name: a, data: {name: glyphs}, model: {backbone: small_conv}, loss: {base: {name: smooth_ap}}}"
@@ -289,12 +289,12 @@ def _read_yaml(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         return content
     base = path.parent / f"{content.pop('extends')}.yaml"
     if base in above:
-        raise InputError(f"{path} extends {base}, which extends it in turn: one must stand alone")
+        raise InputError(f"{path} extends {base}, which extends it in turn: one of them must not extend the other")
     return _merged(_read_yaml(base, (*above, path)), content)
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Lay settings over others; sections are merged, all else is replaced.
+    """Override settings by others; sections are merged, everything else is replaced.
 
     >>> _merged({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 4}})
     {'a': {'b': 4, 'c': 2}, 'd': 3}
@@ -310,14 +310,14 @@ def _change(content: dict[str, Any], change: str) -> None:
     """Set one setting, by the path of its names."""
     path, equals, text = change.partition("=")
     if not equals or not path.strip():
-        raise InputError(f"{change!r} is no change of a recipe: section.setting=value is needed")
+        raise InputError(f"{change!r} is not a change of a recipe: section.setting=value is needed")
     *sections, last = path.strip().split(".")
     place = content
     for name in sections:
         below = place.get(name)
         if below is None:
             below = place[name] = {}
-        elif isinstance(below, str) and place is not content:  # a loss by its name alone
+        elif isinstance(below, str) and place is not content:  # a loss given by its name only
             below = place[name] = {"name": below}
         if not isinstance(below, dict):
             raise InputError(f"{change!r}: {name} is {below!r} and has no settings below it")
@@ -325,14 +325,14 @@ def _change(content: dict[str, Any], change: str) -> None:
     try:
         place[last] = parse_yaml(text, repr(path))
     except yaml.YAMLError as error:
-        raise InputError(f"{change!r}: {text!r} is no value in YAML") from error
+        raise InputError(f"{change!r}: {text!r} is not a value in YAML") from error
 
 
 def _sentence(error: ValidationError, source: str) -> str:
-    """Say of the first thing that is wrong what was expected and what came."""
+    """Say what was expected and what was given, for the first error."""
     first = error.errors()[0]
-    kinds = ("str", "int", "float", "bool")  # of a choice between several, which pydantic names as well
-    place = [str(each) for each in first["loc"] if isinstance(each, int) or not ("[" in each or each in kinds)]
+    kinds = ("str", "int", "float", "bool")  # of the alternatives of a type, which pydantic lists too
+    place = [str(part) for part in first["loc"] if isinstance(part, int) or not ("[" in part or part in kinds)]
     name = ".".join(place)
     if first["type"] == "extra_forbidden":
         known = _settings_at(place[:-1])

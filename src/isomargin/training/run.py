@@ -1,4 +1,4 @@
-"""Open a finished or half-finished run: its recipe and its model."""
+"""Open a run: its recipe and its model."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def open_run(folder: str | os.PathLike[str]) -> tuple[Recipe, Embedder]:
 
     >>> open_run("no/such/run")
     Traceback (most recent call last):
-    isomargin.InputError: no/such/run is no run: a folder with a recipe.yaml is needed
+    isomargin.InputError: no/such/run is not a run: a folder with a recipe.yaml is needed
     """
     run = RunFolder(Path(folder))
     if not run.recipe.is_file():
-        raise InputError(f"{folder} is no run: a folder with a recipe.yaml is needed")
+        raise InputError(f"{folder} is not a run: a folder with a recipe.yaml is needed")
     recipe = load_recipe(run.recipe)
     if not run.model.is_file():
-        raise InputError(f"{folder} has no model yet: let it train on, with `isomargin train {folder} --resume`")
+        raise InputError(f"{folder} has no model yet: continue its training with `isomargin train {folder} --resume`")
     model = make_model(recipe.model, load_weights=False)
     load_model(run.model, model)
     return recipe, model.eval()

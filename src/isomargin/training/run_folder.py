@@ -29,22 +29,22 @@ class RunFolder:
 
     @property
     def recipe(self) -> Path:
-        """All settings, defaults too."""
+        """All settings, including defaults."""
         return self.path / "recipe.yaml"
 
     @property
     def metrics(self) -> Path:
-        """A row an evaluation."""
+        """One row per evaluation."""
         return self.path / "metrics.csv"
 
     @property
     def checkpoints(self) -> Path:
-        """The folder of the checkpoints to go on from."""
+        """The folder of the checkpoints."""
         return self.path / "checkpoints"
 
     @property
     def model(self) -> Path:
-        """The model that was chosen, so far."""
+        """The model that was chosen so far."""
         return self.checkpoints / "model.ckpt"
 
     @property
@@ -54,12 +54,12 @@ class RunFolder:
 
     @property
     def embeddings(self) -> Path:
-        """Of the test images, by the chosen model."""
+        """The embeddings of the test items, by the chosen model."""
         return self.path / "embeddings.npz"
 
     @property
     def evaluation(self) -> Path:
-        """Of these embeddings; it is written last, so that a run that has it is finished."""
+        """The evaluation of these embeddings. It is written last, so a run that has it is finished."""
         return self.path / "evaluation.json"
 
     @property
@@ -69,17 +69,17 @@ class RunFolder:
 
     @property
     def report(self) -> Path:
-        """The page to look at, where one was asked for."""
+        """The HTML report, if one was requested."""
         return self.path / "report.html"
 
     @property
     def finished(self) -> bool:
-        """Whether the run has come to its end."""
+        """Whether the run is finished."""
         return self.evaluation.is_file() or self.not_evaluated.is_file()
 
 
 def write_metrics(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write a table of rows by their names, whole or not at all; without rows nothing is written."""
+    """Write rows as a CSV table, atomically; without rows nothing is written."""
     if not rows:
         return
     text = io.StringIO()

@@ -1,6 +1,6 @@
-"""Learning rates over time: how many times its base rate every parameter group gets at a step.
+"""Learning rates over time: the multiple of the base rate of every parameter group at a step.
 
-All but the plateau are functions of the step alone, so that a resumed run needs nothing to be restored for them.
+All except the plateau depend only on the step, so that nothing has to be restored for them when a run is resumed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from isomargin.core.errors import InputError
 
 @dataclass(frozen=True)
 class MultiStep:
-    """Times `factor` at each of some epochs.
+    """Multiplies by `factor` at each of the given epochs.
 
     >>> [round(MultiStep(at=(2, 4), factor=0.3)(epoch), 2) for epoch in range(6)]
     [1.0, 1.0, 0.3, 0.3, 0.09, 0.09]
@@ -32,12 +32,12 @@ class MultiStep:
 
     def __call__(self, epoch: float) -> float:
         """Return the multiple at an epoch, which may be a fraction."""
-        return self.factor ** sum(epoch >= each for each in self.at)
+        return self.factor ** sum(epoch >= start for start in self.at)
 
 
 @dataclass(frozen=True)
 class EveryEpochs:
-    """Times `factor` every so many epochs.
+    """Multiplies by `factor` every `epochs` epochs.
 
     >>> [EveryEpochs(2, factor=0.5)(epoch) for epoch in range(5)]
     [1.0, 1.0, 0.5, 0.5, 0.25]
@@ -57,7 +57,7 @@ class EveryEpochs:
 
 @dataclass(frozen=True)
 class Cosine:
-    """Down half a cosine to `final` times the rate at the last epoch.
+    """Falls along half a cosine to `final` times the rate at the last epoch.
 
     >>> [round(Cosine(epochs=4)(epoch), 2) for epoch in range(5)]
     [1.0, 0.85, 0.5, 0.15, 0.0]
@@ -77,7 +77,7 @@ class Cosine:
 
 @dataclass(frozen=True)
 class OneCycle:
-    """Up half a cosine from 1/25 of the rate, then down to 1/10,000 of where it began, as torch's `OneCycleLR`.
+    """Rises along half a cosine from 1/25 of the rate, then falls to 1/10,000 of the start, as torch's `OneCycleLR`.
 
     >>> [round(OneCycle(epochs=10)(epoch), 2) for epoch in (0, 3, 10)]
     [0.04, 1.0, 0.0]
@@ -105,7 +105,7 @@ class OneCycle:
 
 @dataclass
 class Plateau:
-    """Times `factor` whenever a score has not risen for more than `patience` evaluations.
+    """Multiplies by `factor` whenever a score has not risen for more than `patience` evaluations.
 
     >>> plateau = Plateau(patience=1, factor=0.5)
     >>> for score in (0.5, 0.6, 0.6, 0.55, 0.7):
@@ -124,7 +124,7 @@ class Plateau:
         checks.above_zero(self.factor, "factor")
 
     def see(self, score: float) -> None:
-        """Take note of an evaluation's score, the larger the better."""
+        """Record the score of an evaluation; larger is better."""
         self.waited = 0 if score > self.best else self.waited + 1
         self.best = max(self.best, score)
         if self.waited > self.patience:
@@ -135,9 +135,9 @@ class Plateau:
         return self.factor**self.lowered
 
     def state_dict(self) -> dict[str, float]:
-        """Return what a checkpoint must hold."""
+        """Return the state for a checkpoint."""
         return {"best": self.best, "waited": self.waited, "lowered": self.lowered}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Go on from a checkpoint."""
+        """Restore the state from a checkpoint."""
         self.best, self.waited, self.lowered = state["best"], int(state["waited"]), int(state["lowered"])

@@ -1,4 +1,4 @@
-"""Evaluations while a run trains and at its end."""
+"""Evaluations during a run and at its end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCORES = ("map_at_r", "opis", "epsilon_opis", "mean_utility", "eer")  # and reca
 
 
 def evaluation_steps(recipe: Recipe, batches: int, steps: int) -> frozenset[int]:
-    """List the steps after which the model is evaluated, the last among them.
+    """List the steps after which the model is evaluated, including the last.
 
     >>> recipe = Recipe(name="a", data={}, model={}, loss={"base": "tcm"}, evaluation={"every": 0.5})
     >>> sorted(evaluation_steps(recipe, batches=10, steps=17))
@@ -40,7 +40,7 @@ def evaluation_steps(recipe: Recipe, batches: int, steps: int) -> frozenset[int]
 
 
 def score(fabric: Fabric, embedder: Embedder, images: ImageSet, recipe: Recipe, workers: int) -> dict[str, float]:
-    """Evaluate the model and give the scores of a row of metrics.csv, the same in all processes."""
+    """Evaluate the model and return the scores for a row of metrics.csv, the same in all processes."""
     vectors = embed_together(fabric, embedder, images, recipe, workers)
     scores: dict[str, float] = {}
     if fabric.global_rank == 0:
@@ -52,13 +52,13 @@ def score(fabric: Fabric, embedder: Embedder, images: ImageSet, recipe: Recipe, 
 
 
 def _evaluate(vectors: NDArray[np.float32], labels: NDArray[Any], recipe: Recipe) -> Evaluation:
-    """Evaluate by the recipe's settings; warnings are left to the evaluation's notes."""
+    """Evaluate with the settings of the recipe; warnings are in the notes of the evaluation."""
     far = recipe.evaluation.far
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             return evaluate(vectors, labels, far=far, target_far=far[0], progress=None)
-    except InputError as error:  # the labels and the rates were checked before training began
+    except InputError as error:  # the labels and the rates were checked before training
         raise DivergedError(
             f"the model cannot be evaluated ({error}): its embeddings have collapsed, lower optimizer.learning_rate or "
             "the regularizer's weight"
@@ -68,13 +68,13 @@ def _evaluate(vectors: NDArray[np.float32], labels: NDArray[Any], recipe: Recipe
 def embed_together(
     fabric: Fabric, embedder: Embedder, images: ImageSet, recipe: Recipe, workers: int
 ) -> NDArray[np.float32]:
-    """Embed images, each process its part; (n, dimensions) in all of them."""
+    """Embed items, each process a part of them; return (n, dimensions) in all processes."""
     rows = np.arange(fabric.global_rank, len(images), fabric.world_size)
-    if fabric.world_size > 1:  # BatchNorm's statistics are each process's own; those of the first are kept
+    if fabric.world_size > 1:  # each process has its BatchNorm statistics; those of the first are used
         for buffer in embedder.buffers():
             torch.distributed.broadcast(buffer, src=0)
     with fabric.autocast():
-        own = embed(
+        vectors = embed(
             embedder,
             images,
             recipe.evaluation.batch,
@@ -84,8 +84,8 @@ def embed_together(
             rows=rows,
         )
     if fabric.world_size == 1:
-        return own
-    gathered, places = gather(torch.from_numpy(own).to(fabric.device), torch.from_numpy(rows).to(fabric.device))
+        return vectors
+    gathered, places = gather(torch.from_numpy(vectors).to(fabric.device), torch.from_numpy(rows).to(fabric.device))
     everything = np.empty((len(images), embedder.dimensions), np.float32)
     everything[places.cpu().numpy()] = gathered.cpu().numpy()
     return everything
@@ -94,7 +94,7 @@ def embed_together(
 def finish(
     fabric: Fabric, run: RunFolder, embedder: Embedder, data: RecipeData, recipe: Recipe, workers: int
 ) -> Evaluation | None:
-    """Evaluate the chosen model, on the test images unless the recipe says not to, and write the run's last files.
+    """Evaluate the chosen model, on the test items unless the recipe says otherwise, and write the last files.
 
     Where all classes were trained on there is nothing to evaluate, and the last file says so.
     """

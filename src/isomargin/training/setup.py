@@ -1,4 +1,4 @@
-"""Everything that a recipe stands for, made: data, model, loss, optimiser, schedule. Nothing is trained here."""
+"""Creates what a recipe describes: data, model, loss, optimiser, schedule. Nothing is trained here."""
 
 from __future__ import annotations
 
@@ -34,38 +34,38 @@ NOT_EVALUATED = (
     "from an earlier run that kept classes out"
 )
 
-_SHOWN = 20  # bad images in a list
+_SHOWN = 20  # the most bad images that are listed
 
 
 @dataclass(frozen=True, eq=False)
 class RecipeData:
-    """The images that a recipe trains on and evaluates on."""
+    """The items that a recipe trains on and evaluates on."""
 
     digest: str
-    """Tells whether they are the same as another time: of the classes' names, the labels and the files' names."""
+    """Checksum of the names of the classes, the labels and the names of the files, to recognise the same data."""
 
     train: ImageSet
     """Without the held-out classes; with `all_classes`, everything."""
     unseen: ImageSet | None
-    """What is evaluated while training: held-out training classes, or the test images; None with `all_classes`."""
+    """Evaluated during training: held-out training classes, or the test items; None with `all_classes`."""
     test: ImageSet | None
     """None with `all_classes`."""
     notes: tuple[str, ...]
-    """Sentences for who reads the results."""
+    """Sentences to show with the results."""
 
 
 def open_data(recipe: Recipe, check: bool = True) -> RecipeData:
-    """Read the recipe's data and hold classes out of it.
+    """Read the data of a recipe, and hold classes out.
 
-    With `check` every image file is decoded, and those that cannot be are an error with their list, unless the recipe
-    says to leave them out.
+    With `check` every image file is decoded. Files that cannot be decoded are an error that lists them, unless the
+    recipe says to leave them out.
     """
     settings = dict(recipe.data)
     if "name" not in settings:
         raise InputError("the recipe's data has no name: data.name=glyphs, or another of `load_data`, is needed")
     if settings.get("root") is None and settings["name"] not in ("glyphs",):
         raise InputError(
-            f"the recipe says not where {settings['name']} lies: add data.root=FOLDER, where its files were unpacked to"
+            f"the recipe does not set data.root for {settings['name']}: add data.root=FOLDER, the folder of its files"
         )
     data = load_data(settings.pop("name"), **settings)
     if recipe.skip_bad_images:
@@ -74,7 +74,7 @@ def open_data(recipe: Recipe, check: bool = True) -> RecipeData:
     elif check:
         _refuse_bad(data)
     for images in (data.train, data.test):
-        as_labels(np.array(images.class_names))  # names that no file could hold are told now, not after training
+        as_labels(np.array(images.class_names))  # names that no file can hold are refused now, not after training
     if recipe.all_classes:
         everything = joined(data.train, data.test)
         return RecipeData(_digest(everything), everything, None, None, (*data.notes, NOT_EVALUATED))
@@ -107,7 +107,7 @@ def _refuse_bad(data: DataSplit) -> None:
 
 
 def hold_out(images: ImageSet, share: float, seed: int) -> tuple[ImageSet, ImageSet | None]:
-    """Divide a set by class into one to train on and one, of `share` of the classes, to evaluate on.
+    """Divide a set by class into a training set and one, with `share` of the classes, to evaluate on.
 
     >>> images = ImageSet(np.arange(40) // 2, tuple(map(str, range(20))), pixels=np.zeros((40, 28, 28), np.uint8))
     >>> hold_out(images, 0.1, seed=0)
@@ -118,27 +118,27 @@ def hold_out(images: ImageSet, share: float, seed: int) -> tuple[ImageSet, Image
     classes = len(images.class_names)
     held = max(2, round(share * classes))
     if classes - held < 2:
-        raise InputError(f"held_out is {share} of {classes} classes: at least 2 must be held out, and 2 be left")
+        raise InputError(f"held_out is {share} of {classes} classes: at least 2 must be held out, and 2 must be left")
     chosen = np.random.default_rng([seed, 1]).permutation(classes)[:held]
     mask = np.isin(images.labels, chosen)
     return images.select(~mask), images.select(mask)
 
 
 def make_recipe_model(recipe: Recipe, images: ImageSet, load_weights: bool = True) -> Embedder:
-    """Make the recipe's model, with weights that are a function of its seed where they are not loaded."""
+    """Create the model of a recipe; weights that are not loaded are a function of its seed."""
     torch.manual_seed(recipe.seed)
     return make_model(with_features(recipe, images).model, load_weights=load_weights).channels_last()
 
 
 def with_features(recipe: Recipe, images: ImageSet) -> Recipe:
-    """Fill in how many numbers a vector has, where the data are vectors."""
+    """Fill in the length of the vectors, where the data are vectors."""
     if images.vectors is None or "features" in recipe.model:
         return recipe
     return recipe.model_copy(update={"model": {**recipe.model, "features": images.vectors.shape[1]}})
 
 
 def make_recipe_loss(recipe: Recipe, classes: int, dimensions: int) -> MetricLoss:
-    """Make the recipe's loss; proxies are made for the training classes, as a function of the recipe's seed.
+    """Create the loss of a recipe; proxies for the training classes are a function of its seed.
 
     >>> recipe = Recipe(name="a", data={}, model={}, loss={"base": "proxy_nca", "regularizer": "tcm"})
     >>> make_recipe_loss(recipe, classes=10, dimensions=4).extra_repr()
@@ -150,7 +150,7 @@ def make_recipe_loss(recipe: Recipe, classes: int, dimensions: int) -> MetricLos
 
 
 def _with_known(part: str | dict[str, Any], known: dict[str, int]) -> dict[str, Any]:
-    """Fill in what the data and the model decide, in a loss and in one that it builds upon."""
+    """Fill in what the data and the model determine, in a loss and in its base loss."""
     settings: dict[str, Any] = {"name": part} if isinstance(part, str) else dict(part)
     wanted = loss_settings(settings.get("name"))
     if "base" in wanted and isinstance(settings.get("base"), str | dict):
@@ -159,16 +159,16 @@ def _with_known(part: str | dict[str, Any], known: dict[str, int]) -> dict[str, 
 
 
 def check_warm_up(recipe: Recipe, model: Embedder) -> None:
-    """Refuse a warm-up in which nothing of the model would train."""
-    head = [each for name, each in model.named_parameters() if not name.startswith("backbone.") and each.requires_grad]
-    if recipe.schedule.warm_up_epochs > 0 and not head:
-        raise InputError("warm_up_epochs is set, and the model has no head that could train meanwhile: set dimensions")
+    """Refuse a warm-up in which no part of the model would be trained."""
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    if recipe.schedule.warm_up_epochs > 0 and all(name.startswith("backbone.") for name in trained):
+        raise InputError("warm_up_epochs is set, and the model has no head that could train during it: set dimensions")
 
 
 def check_positive_pairs(recipe: Recipe, loss: MetricLoss) -> list[str]:
     """Refuse batches of one item per class for a loss that learns from positive pairs.
 
-    Where only a part of the loss does, such as a regularizer beside a proxy loss, return a note.
+    Where only a part of the loss needs positive pairs, such as a regularizer with a proxy loss, return a note.
     """
     parts: Sequence[Any] = loss.leaves() if isinstance(loss, WeightedSum) else [loss]
     lacking = [part.name for part in parts if getattr(part, "needs_positive_pairs", False)]
@@ -184,19 +184,19 @@ def check_positive_pairs(recipe: Recipe, loss: MetricLoss) -> list[str]:
 
 
 def make_optimizer(recipe: Recipe, model: Embedder, loss: MetricLoss) -> torch.optim.Optimizer:
-    """Make the recipe's optimiser of the model and of the loss's own parameters."""
+    """Create the optimiser of a recipe for the parameters of the model and of the loss."""
     settings = recipe.optimizer
     groups = model.parameter_groups(settings.learning_rate, settings.head_factor, settings.weight_decay)
     groups += loss.parameter_groups(settings.learning_rate)
     groups = [{"weight_decay": settings.weight_decay, **group} for group in groups]  # of proxies too
     if settings.name == "sgd":
         return torch.optim.SGD(groups, lr=settings.learning_rate, momentum=settings.momentum)
-    made = torch.optim.Adam if settings.name == "adam" else torch.optim.AdamW
-    return made(groups, lr=settings.learning_rate, eps=1e-8 if settings.eps is None else settings.eps)
+    kind = torch.optim.Adam if settings.name == "adam" else torch.optim.AdamW
+    return kind(groups, lr=settings.learning_rate, eps=1e-8 if settings.eps is None else settings.eps)
 
 
 def make_schedule(recipe: Recipe) -> Schedule:
-    """Make the recipe's schedule: the multiple of the learning rates at an epoch."""
+    """Create the schedule of a recipe: the multiple of the learning rates at an epoch."""
     settings = recipe.schedule
     match settings.name:
         case "constant":
@@ -205,7 +205,7 @@ def make_schedule(recipe: Recipe) -> Schedule:
             return MultiStep(settings.at, settings.factor)
         case "every":
             if settings.epochs is None:
-                raise InputError("the schedule is 'every' and says not how often: schedule.epochs is needed")
+                raise InputError("the schedule is 'every' and schedule.epochs is not set: set how often, in epochs")
             return EveryEpochs(settings.epochs, settings.factor)
         case "cosine":
             return Cosine(recipe.epochs)
@@ -216,25 +216,27 @@ def make_schedule(recipe: Recipe) -> Schedule:
 
 
 def make_augmentation(recipe: Recipe, images: ImageSet) -> Augmentation:
-    """Make what distorts the training images: what the recipe says, or what goes with how they are kept."""
+    """Create the augmentation of a recipe, or the default one for the kind of images."""
     settings = recipe.augmentation
     name = settings.name
     if name is None:
         name = "crop" if images.paths is not None else "affine" if images.pixels is not None else "none"
-    made: Augmentation = None
+    augmentation: Augmentation = None
     if name == "affine":
-        made = RandomAffine(settings.rotation, settings.scale, settings.shear, settings.shift)
+        augmentation = RandomAffine(settings.rotation, settings.scale, settings.shear, settings.shift)
     elif name == "crop":
-        made = RandomCrop(settings.smallest_area, settings.flip)
-    check_augmentation(images, made)
-    return made
+        augmentation = RandomCrop(settings.smallest_area, settings.flip)
+    check_augmentation(images, augmentation)
+    return augmentation
 
 
 def make_sampler(recipe: Recipe, images: ImageSet, rank: int = 0, world_size: int = 1) -> ClassBatchSampler:
-    """Make what draws the recipe's batches."""
+    """Create the sampler that draws the batches of a recipe."""
     batch = recipe.batch
     if batch.classes < world_size:
-        raise InputError(f"batch.classes is {batch.classes} for {world_size} processes: at least one each is needed")
+        raise InputError(
+            f"batch.classes is {batch.classes} for {world_size} processes: at least one per process is needed"
+        )
     families = None
     if batch.families:
         names = np.array([family_of(name) for name in images.class_names])
@@ -256,12 +258,12 @@ def make_sampler(recipe: Recipe, images: ImageSet, rank: int = 0, world_size: in
             families,
             batch.families,
         )
-    except InputError as error:  # a recipe has its own names
+    except InputError as error:  # a recipe has other names for the settings
         raise InputError(str(error).replace("classes_per_batch", "batch.classes")) from error
 
 
 def family_of(class_name: str) -> str:
-    """Give the folder that a class's folder lies in; drawings turned alike are families of their own.
+    """Return the parent folder of a class's folder; drawings rotated by the same angle are a separate family.
 
     >>> family_of("Greek/character01"), family_of("Greek/character01 90°"), family_of("owl")
     ('Greek', 'Greek 90°', '')
@@ -273,7 +275,7 @@ def family_of(class_name: str) -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run would be: for `--dry-run`."""
+    """What a run would be, for `--dry-run`."""
 
     train: ImageSet
     unseen: ImageSet | None
@@ -281,7 +283,7 @@ class Plan:
     batches_an_epoch: int
     steps: int
     parameters: int
-    """Those that are trained."""
+    """The number of trained parameters."""
     dimensions: int
     size: int
     """Height and width of the images, or the length of the vectors."""
@@ -289,7 +291,7 @@ class Plan:
 
 
 def plan(recipe: Recipe) -> Plan:
-    """Make all that a run needs but its weights, and count; images are not decoded."""
+    """Create everything that a run needs except its weights, and count; images are not decoded."""
     data = open_data(recipe, check=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -301,7 +303,8 @@ def plan(recipe: Recipe) -> Plan:
     make_schedule(recipe)
     make_augmentation(recipe, data.train)
     batches = len(make_sampler(recipe, data.train))
-    trained = [each.numel() for each in (*model.parameters(), *loss.parameters()) if each.requires_grad]
+    parameters = (*model.parameters(), *loss.parameters())
+    trained = [parameter.numel() for parameter in parameters if parameter.requires_grad]
     size = model.input_statistics.size
     steps = count_steps(recipe, batches)
     return Plan(data.train, data.unseen, data.test, batches, steps, sum(trained), model.dimensions, size, notes)

@@ -1,4 +1,4 @@
-"""What a run keeps on disk, and how it goes on from there: its state, its checkpoints, its tables."""
+"""What a run keeps on disk, and how it continues from there: its state, its checkpoints, its tables."""
 
 from __future__ import annotations
 
@@ -38,28 +38,28 @@ CONTENT: Content = {
 
 @dataclass
 class State:
-    """How far a run is: with parameters and the optimiser's memory, all that a checkpoint holds."""
+    """The progress of a run. A checkpoint holds it, the parameters and the state of the optimiser."""
 
     step: int = 0
     sums: dict[str, Tensor] = field(default_factory=dict)
-    """Of the loss and its parts since the last evaluation, in float64."""
+    """Sums of the loss and its parts since the last evaluation, in float64."""
     summed: int = 0
-    """Over how many steps."""
+    """The number of steps in the sums."""
     history: list[dict[str, Any]] = field(default_factory=list)
     """The rows of metrics.csv."""
     best: float = -math.inf
-    """The best score so far, the larger the better."""
+    """The best score so far; larger is better."""
     chosen: int = 0
     """The step of the model that has it."""
 
     def add(self, values: dict[str, Tensor]) -> None:
-        """Add a step's values."""
+        """Add the values of a step."""
         for name, value in values.items():
             self.sums[name] = self.sums.get(name, 0) + value.double()
         self.summed += 1
 
     def means(self) -> dict[str, float]:
-        """Give the means since the last evaluation; raise where the loss is no number any more."""
+        """Return the means since the last evaluation; raise where the loss is not finite."""
         means = {name: float(total) / self.summed for name, total in self.sums.items()}
         if not math.isfinite(means.get("loss", 0.0)):
             raise DivergedError(
@@ -71,7 +71,7 @@ class State:
 
 @contextmanager
 def sole_training(folder: Path) -> Iterator[None]:
-    """Keep other processes from training in a folder; raise where one does already."""
+    """Keep other processes from training in a folder; raise where one already does."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: choose another --output for the run's folder")
     with locked(folder, wait=False) as free:
@@ -81,25 +81,25 @@ def sole_training(folder: Path) -> Iterator[None]:
 
 
 def claim(run: RunFolder, recipe: Recipe, resume: bool) -> None:
-    """Make sure that the folder is a new run's, or with `resume` that of a run with the same recipe."""
+    """Check that the folder is free for a new run or, with `resume`, that its run has the same recipe."""
     if not resume or not run.recipe.is_file():
         if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
             raise InputError(
-                f"{run.path} is there already: go on with `isomargin train {run.path} --resume`, or choose another "
+                f"{run.path} already exists: continue it with `isomargin train {run.path} --resume`, or choose another "
                 "--output"
             )
         run.path.mkdir(parents=True, exist_ok=True)
         return
     for half_written in (*run.path.glob(".tmp-*"), *run.checkpoints.glob(".tmp-*")):
-        half_written.unlink(missing_ok=True)  # by a process that was killed
+        half_written.unlink(missing_ok=True)  # left by a process that was killed
     before, now = load_recipe(run.recipe).model_dump(), recipe.model_dump()
     before["model"].pop("features", None)
     now["model"].pop("features", None)
     different = [name for name in now if before[name] != now[name]]
     if different:
         raise InputError(
-            f"{run.path} was begun with another {different[0]} ({before[different[0]]} and not {now[different[0]]}): "
-            "go on with the recipe it was begun with, or start a new run"
+            f"{run.path} was started with another {different[0]} ({before[different[0]]} and not {now[different[0]]}): "
+            "continue with the recipe that it was started with, or start a new run"
         )
 
 
@@ -113,7 +113,7 @@ def save(
     schedule: Any,
     data: str,
 ) -> None:
-    """Write a checkpoint, with what tells the data, then metrics.csv, which follows from it."""
+    """Write a checkpoint, with the checksum of the data, then metrics.csv, which follows from it."""
     state.means()  # a run that diverged keeps its last good checkpoint
     if fabric.global_rank == 0:
         content = {
@@ -135,11 +135,11 @@ def save(
 def restore(
     run: RunFolder, state: State, embedder: Embedder, loss: MetricLoss, optimizer: Any, schedule: Any, data: str
 ) -> list[str]:
-    """Go back to the last whole checkpoint; return what was wrong with newer ones."""
+    """Load the last good checkpoint; return what is wrong with newer ones."""
     state.step, content, notes = load_checkpoint(run.checkpoints, CONTENT)
     if content["data"] != data:
         raise InputError(
-            f"the images or classes are not those that {run.path} was begun with: bring them back, or start a new run"
+            f"the items or classes are not those that {run.path} was started with: bring them back, or start a new run"
         )
     device = next(embedder.parameters()).device
     with fitting(checkpoint_path(run.checkpoints, state.step)):
@@ -157,14 +157,14 @@ def restore(
 
 
 def on_cpu(state: dict[str, Any]) -> dict[str, Any]:
-    """Bring a state dict's tensors to the CPU, in the usual layout."""
+    """Move the tensors of a state dict to the CPU, in the usual layout."""
     return {
         name: value.detach().cpu().contiguous() if isinstance(value, Tensor) else value for name, value in state.items()
     }
 
 
 class Log:
-    """TensorBoard's view of the metrics; metrics.csv is written with the checkpoints."""
+    """The metrics for TensorBoard; metrics.csv is written with the checkpoints."""
 
     def __init__(self, run: RunFolder, state: State, first: bool) -> None:
         self.writer: Any = None
@@ -174,7 +174,7 @@ class Log:
             self.writer = SummaryWriter(str(run.tensorboard), purge_step=state.step + 1)
 
     def write(self, row: dict[str, Any]) -> None:
-        """Write an evaluation's row, each name a curve over the steps."""
+        """Write the row of an evaluation; each name is a curve over the steps."""
         if self.writer is not None:
             for name, value in row.items():
                 if name != "step":

@@ -1,9 +1,9 @@
-"""The paper's search for the margins: train by each pair of a grid, compare on held-out training classes, pick one.
+"""The paper's search for the margins: train with each pair of a grid, compare on held-out training classes, pick one.
 
     folder/ baseline/  0.9-0.5/  0.9-0.4/  …  tune.csv  tuned.yaml
 
-Every pair is a run of its own, so that a search that was stopped goes on where it was. The test classes are not looked
-at: `tuned.yaml`, the recipe with the picked margins, is what to train and test by afterwards.
+Every pair is a separate run, so that a search that was stopped continues where it was. The test classes are not used:
+`tuned.yaml`, the recipe with the picked margins, is for training and testing afterwards.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BASELINE = "baseline"
 
 @dataclass(frozen=True)
 class _Point:
-    """A point of the grid, as it is trained; without a regularizer it is the baseline."""
+    """A point of the grid; without a regularizer it is the baseline."""
 
     name: str
     regularizer: dict[str, Any] | None
@@ -55,21 +55,21 @@ def tune(
     lock: bool = True,
     **options: Any,
 ) -> Tuned:
-    """Train by every pair of margins, pick one on held-out training classes, and write the recipe that has it.
+    """Train with every pair of margins, pick one on held-out training classes, and write the recipe with it.
 
     Parameters
     ----------
     recipe: with TCM, whose other settings are kept, or without a regularizer.
-    folder: of the search; what is finished there is not trained again.
+    folder: of the search; runs that are finished there are not trained again.
     positive_margins, negative_margins: the grid; pairs with m⁺ < m⁻ are left out.
-    weights: of TCM, to search over as well; the recipe's own, or 1, if not given.
+    weights: of TCM, to search too; that of the recipe, or 1, if not given.
     held_out: share of the training classes that the runs are compared on.
     tolerance: how much recall@1 may be lost for a lower OPIS; see `pick`.
-    baseline: whether to train without TCM too, to compare with.
-    train: trains one run; to be called like `loop.train`.
-    report: is given a sentence at a time on how the search goes.
+    baseline: whether to train without TCM too, for comparison.
+    train: trains one run; called like `loop.train`.
+    report: called with one sentence at a time on the progress.
     lock: whether to refuse a folder that another process searches in; False where the caller holds its lock.
-    options: go on to `train`; images are checked for the first run only.
+    options: passed to `train`; images are checked for the first run only.
     """
     report = report or (lambda sentence: None)
     checks.at_least_zero(tolerance, "tolerance")
@@ -97,8 +97,8 @@ def tune(
 def pick(rows: Sequence[TunedRun], tolerance: float = 0.01) -> TunedRun:
     """Pick the run with the lowest OPIS among those that lose at most `tolerance` of the best recall@1.
 
-    Of equals the one with the larger recall@1 is picked, then the first. The baseline, and runs without scores, are
-    neither picked nor compared with.
+    Of runs with equal OPIS the one with the larger recall@1 is picked, then the first. The baseline and runs without
+    scores are ignored.
 
     >>> rows = [
     ...     TunedRun("0.9-0.5", 0.9, 0.5, 1.0, recall_at_1=0.80, opis=3e-3, epsilon_opis=0.1, map_at_r=0.4),
@@ -119,7 +119,7 @@ def pick(rows: Sequence[TunedRun], tolerance: float = 0.01) -> TunedRun:
 
 
 def run_name(positive_margin: float, negative_margin: float, weight: float | None = None) -> str:
-    """Name the folder of a run.
+    """Return the name of a run's folder.
 
     >>> run_name(0.9, 0.5), run_name(0.9, 0.5, 5)
     ('0.9-0.5', '0.9-0.5-w5')
@@ -134,15 +134,15 @@ def _grid(
     negative_margins: Sequence[float],
     weights: Sequence[float] | None,
 ) -> tuple[list[_Point], list[str]]:
-    """List the points of the grid, and notes on those that are left out."""
+    """Return the points of the grid, and notes on pairs that are left out."""
     settings = _own_settings(recipe)
-    # What is given twice is trained once.
-    positives = list(dict.fromkeys(checks.cosine(each, "positive_margin") for each in positive_margins))
-    negatives = list(dict.fromkeys(checks.cosine(each, "negative_margin") for each in negative_margins))
+    # A value that is given twice is trained once.
+    positives = list(dict.fromkeys(checks.cosine(margin, "positive_margin") for margin in positive_margins))
+    negatives = list(dict.fromkeys(checks.cosine(margin, "negative_margin") for margin in negative_margins))
     if weights is not None and len(weights) == 0:
-        raise InputError("weights is empty: give at least one, or leave it out to keep the recipe's own")
+        raise InputError("weights is empty: give at least one, or leave it out to keep the recipe's")
     given = [settings.get("weight", 1)] if weights is None else weights
-    used = dict.fromkeys(checks.above_zero(each, "weight") for each in given)
+    used = dict.fromkeys(checks.above_zero(weight, "weight") for weight in given)
     pairs = [(positive, negative) for positive, negative in product(positives, negatives) if positive >= negative]
     if not pairs:
         raise InputError(
@@ -152,7 +152,7 @@ def _grid(
     points = []
     for weight, (positive, negative) in product(used, pairs):
         regularizer = {**settings, "weight": weight, "positive_margin": positive, "negative_margin": negative}
-        make_loss(regularizer)  # a setting that cannot be used is told before anything is trained
+        make_loss(regularizer)  # refuse a bad setting before anything is trained
         points.append(_Point(run_name(positive, negative, None if weights is None else weight), regularizer))
     left_out = len(positives) * len(negatives) - len(pairs)
     are = "1 pair is" if left_out == 1 else f"{left_out} pairs are"
@@ -161,15 +161,15 @@ def _grid(
 
 
 def _listed(values: Sequence[float]) -> str:
-    return ", ".join(f"{each:g}" for each in values) or "(none)"
+    return ", ".join(f"{value:g}" for value in values) or "(none)"
 
 
 def _own_settings(recipe: Recipe) -> dict[str, Any]:
-    """Give the settings of the recipe's TCM, which there may be none of; refuse other regularizers."""
+    """Return the settings of TCM in the recipe, if it has it; refuse other regularizers."""
     regularizer = recipe.loss.regularizer
     if isinstance(regularizer, list):
         raise InputError(
-            f"the recipe has a list of {len(regularizer)} regularizers: margins are searched for TCM alone, so "
+            f"the recipe has a list of {len(regularizer)} regularizers: margins are searched for TCM only, so "
             "loss.regularizer must be tcm or none"
         )
     settings = {"name": regularizer} if isinstance(regularizer, str) else dict(regularizer or {"name": "tcm"})
@@ -186,17 +186,17 @@ def _with_regularizer(recipe: Recipe, regularizer: dict[str, Any] | None) -> Rec
 
 
 def _for_search(recipe: Recipe, held_out: float) -> tuple[Recipe, list[str]]:
-    """Keep the recipe from the test classes, and its batches to the classes that are left; give notes on the latter."""
+    """Hold classes out, leave the test classes unused, and reduce the batches to the classes left, with a note."""
     evaluation = recipe.evaluation.model_copy(update={"held_out": held_out, "test": False})
     recipe = recipe.model_copy(update={"evaluation": evaluation})
     counts = np.unique(setup.open_data(recipe, check=False).train.labels, return_counts=True)[1]
     least = recipe.batch.images_per_class if recipe.batch.small_classes == "drop" else 1
     classes = int((counts >= least).sum())
-    if not 0 < classes < recipe.batch.classes:  # with none at all, training tells what is wrong
+    if not 0 < classes < recipe.batch.classes:  # without any, training raises the error
         return recipe, []
     note = (
         f"batch.classes is {recipe.batch.classes}, and {classes} classes are left to train on: the search trains with "
-        "batches of as many"
+        "batches of that many"
     )
     return recipe.model_copy(update={"batch": recipe.batch.model_copy(update={"classes": classes})}), [note]
 
@@ -218,7 +218,7 @@ def _train_points(
     report: Callable[[str], None],
     options: dict[str, Any],
 ) -> list[TunedRun]:
-    """Train each point of the grid, one after another, and give their scores."""
+    """Train the points of the grid, one after another, and return their scores."""
     rows = []
     options = {"check_images": True, **options}
     for number, point in enumerate(points):
@@ -231,26 +231,26 @@ def _train_points(
         except DivergedError as error:
             report(f"note: {point.name} has no scores, {error}")
             rows.append(_scores(point, None))
-        options = {**options, "check_images": False}  # the images are the same for all
+        options = {**options, "check_images": False}  # the images are the same for all runs
     return rows
 
 
 def _run(recipe: Recipe, path: Path, train: Callable[..., object], options: dict[str, Any]) -> None:
-    """Train one run, or what is missing of it."""
+    """Train one run, or the rest of it."""
     run = RunFolder(path)
     resume = False
     if run.recipe.is_file():
-        claim(run, recipe, resume=True)  # a finished run of another recipe is no result of this one
+        claim(run, recipe, resume=True)  # a finished run of another recipe is not a result of this search
         if run.finished:
             return
         resume = bool(find_checkpoints(run.checkpoints))
         if not resume:
-            shutil.rmtree(path)  # it was stopped before anything was kept
+            shutil.rmtree(path)  # it was stopped before its first checkpoint
     train(recipe, path, resume=resume, **options)
 
 
 def _scores(point: _Point, evaluation: Evaluation | None) -> TunedRun:
-    """Give a run's scores; NaN for one that diverged."""
+    """Return the scores of a run; NaN for one that diverged."""
     settings = point.regularizer or {}
     return TunedRun(
         point.name,
@@ -265,7 +265,7 @@ def _scores(point: _Point, evaluation: Evaluation | None) -> TunedRun:
 
 
 def _comparison(rows: Sequence[TunedRun]) -> list[str]:
-    """Say so if the picked run is no better than the baseline."""
+    """Return a note if the picked run is not better than the baseline."""
     picked = next(row for row in rows if row.picked)
     return [
         f"TCM did not lower OPIS on the held-out classes: it is {picked.opis:.3e} with the picked margins and "

@@ -1,4 +1,4 @@
-"""What a search for margins found, and its table; the command draws the heat maps (`figures/margins_grid.py`)."""
+"""The result of a search for margins, and its table; the command draws the heat maps (`figures/margins_grid.py`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.text import Text
 from isomargin.measure.scores.registry import find_score
 from isomargin.training.recipe import Recipe
 
-_ROUNDING = 1e-12  # a recall that is lower by the tolerance exactly is still within it
+_ROUNDING = 1e-12  # a recall that is lower by exactly the tolerance is still within it
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class TunedRun:
     """A run of the search, with its scores on the held-out classes."""
 
     name: str
-    """Of its folder."""
+    """The name of its folder."""
     positive_margin: float | None
     """None for the baseline, like the next two."""
     negative_margin: float | None
@@ -40,14 +40,14 @@ class TunedRun:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a search has found."""
+    """The result of a search."""
 
     rows: tuple[TunedRun, ...]
-    """The baseline first, then the grid in its order."""
+    """The baseline first, then the grid in order."""
     recipe: Recipe
-    """The one that was searched for, with the picked margins and weight and its own evaluation."""
+    """The given recipe with the picked margins and weight, and its own evaluation settings."""
     notes: tuple[str, ...] = ()
-    """Sentences for who reads the results."""
+    """Sentences to show with the results."""
 
     @property
     def picked(self) -> TunedRun:
@@ -56,18 +56,18 @@ class Tuned:
 
 
 def recall_floor(rows: Sequence[TunedRun], tolerance: float) -> float:
-    """Give the recall@1 that a run needs to be picked."""
+    """Return the recall@1 that a run needs to be picked."""
     best = max((row.recall_at_1 for row in rows if has_scores(row)), default=math.nan)
     return best - tolerance - _ROUNDING
 
 
 def has_scores(row: TunedRun) -> bool:
-    """Tell whether a run of the grid came to an end with scores."""
+    """Return whether this is a run of the grid that has scores."""
     return not row.is_baseline and math.isfinite(row.recall_at_1) and math.isfinite(row.opis)
 
 
 def tune_table(tuned: Tuned) -> RenderableType:
-    """Give the runs with their scores, the picked one marked, and the notes."""
+    """Return a table of the runs with their scores, the picked one marked, and the notes."""
     table = Table(box=None, pad_edge=False)
     table.add_column("run", no_wrap=True)
     shown = [find_score(name) for name in ("recall@1", "map_at_r", "opis", "epsilon_opis")]
@@ -76,7 +76,7 @@ def tune_table(tuned: Tuned) -> RenderableType:
     table.add_column("")
     for row in tuned.rows:
         settings = (row.positive_margin, row.negative_margin, row.weight)
-        cells = ["" if each is None else f"{each:g}" for each in settings]
+        cells = ["" if value is None else f"{value:g}" for value in settings]
         values = (row.recall_at_1, row.map_at_r, row.opis, row.epsilon_opis)
         cells += [score.text(value) for score, value in zip(shown, values, strict=True)]
         style = "bold" if row.picked else "dim" if row.is_baseline else ""

@@ -13,11 +13,11 @@ LARGEST = 2**20  # characters, with aliases written out; recipes have a few thou
 
 
 class YamlLoader(yaml.SafeLoader):
-    """YAML 1.2's numbers: 1e-4 is one, as everywhere else; in PyYAML it is text."""
+    """Reads numbers as YAML 1.2 does: 1e-4 is a number, where PyYAML reads text."""
 
 
 class YamlDumper(yaml.SafeDumper):
-    """Text that the loader would take for a number is put in quotes."""
+    """Puts text in quotes that the loader would read as a number."""
 
 
 for _class in (YamlLoader, YamlDumper):
@@ -36,7 +36,7 @@ def parse_yaml(text: str, source: str) -> Any:
     {'rate': 0.0001, 'classes': ['a', 'b']}
     >>> parse_yaml("&a [*a]", "the recipe")
     Traceback (most recent call last):
-    isomargin.InputError: the recipe has an alias inside of what it stands for: write the settings out
+    isomargin.InputError: the recipe has an alias that contains itself: write the settings out
     """
     if len(text) > LARGEST:
         raise InputError(f"{source} has {len(text):,} characters: a recipe has at most {LARGEST:,}")
@@ -59,7 +59,7 @@ def _expanded_size(node: yaml.Node, known: dict[int, int | None], source: str) -
     if id(node) in known:
         size = known[id(node)]
         if size is None:  # it is being counted: it contains itself
-            raise InputError(f"{source} has an alias inside of what it stands for: write the settings out")
+            raise InputError(f"{source} has an alias that contains itself: write the settings out")
         return size
     known[id(node)] = None
     inner: list[yaml.Node] = []
