@@ -72,4 +72,4 @@ def worst_rows(table: "pandas.DataFrame", number: int, by: str) -> "pandas.DataF
 def check_worst_by(by: str) -> None:
     """Refuse a column by which classes cannot be ranked."""
     if by not in WORST_IS_LOWEST:
-        raise InputError(f"classes cannot be ranked by {by!r}: choose from {', '.join(WORST_IS_LOWEST)}")
+        raise InputError(f"worst by {by!r} is not available: choose from {', '.join(WORST_IS_LOWEST)}")

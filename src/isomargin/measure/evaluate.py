@@ -152,7 +152,7 @@ def evaluate(
     with bar as report:
         evaluation = run(embeddings, labels, settings, threads, report)
     for note in evaluation.all_notes:
-        if OTHER_LENGTHS not in note:  # which changes no score, and is what most models give
+        if OTHER_LENGTHS not in note:  # it changes no score, and concerns most models
             warnings.warn(note, UserWarning, stacklevel=2)
     return evaluation
 

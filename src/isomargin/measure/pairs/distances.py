@@ -70,9 +70,9 @@ class ListedDistances:
         """(pairs,) all distances, ascending, each pair counted once."""
         return np.sort(self.distances)[:: self.appearances]
 
-    def of_class(self, which: int) -> NDArray[Any]:
+    def of_class(self, class_index: int) -> NDArray[Any]:
         """(pairs of the class,) its distances, ascending."""
-        return self.distances[self.offsets[which] : self.offsets[which + 1]]
+        return self.distances[self.offsets[class_index] : self.offsets[class_index + 1]]
 
     def within(self, distances: Floats) -> Floats:
         """(classes, m) number of pairs of each class within each distance."""

@@ -134,9 +134,11 @@ class ExactPass:
         for i in range(group.start, group.stop):
             yield i, distances[self.starts[i] - origin : self.ends[i] - origin]
 
-    def negatives(self, which: int, block: Floats) -> Floats:
+    def negatives(self, class_index: int, block: Floats) -> Floats:
         """Distances of the class's negative pairs, unsorted."""
-        return np.concatenate([block[:, : self.starts[which]].ravel(), block[:, self.ends[which] :].ravel()])
+        return np.concatenate(
+            [block[:, : self.starts[class_index]].ravel(), block[:, self.ends[class_index] :].ravel()]
+        )
 
     def pooled_negatives_of(self, group: slice, distances: Floats) -> Floats:
         """Distances of the negative pairs between these classes and later ones, so that each pair is counted once."""
@@ -191,11 +193,11 @@ class ExactPass:
             fine_counts += fine
         return classes, fine_counts
 
-    def study_class(self, which: int, block: Floats) -> ClassResult:
+    def study_class(self, class_index: int, block: Floats) -> ClassResult:
         """Compute everything about one class that needs only the pairs of that class."""
-        size, start = len(block), self.starts[which]
+        size, start = len(block), self.starts[class_index]
         positives = np.sort(np.concatenate([block[i, start + i + 1 : start + size] for i in range(size)]))
-        negatives = np.sort(self.negatives(which, block))
+        negatives = np.sort(self.negatives(class_index, block))
         needed = int(needed_pairs(self.settings.target_far, np.array(len(negatives))))
         has_positives = len(positives) > 0
         return ClassResult(
@@ -204,7 +206,7 @@ class ExactPass:
             float(negatives[needed - 1]),
             listed_auc(positives, negatives) if has_positives else np.nan,
             listed_eer(positives, negatives)[0] if has_positives else np.nan,
-            *self.rank_queries(which, block),
+            *self.rank_queries(class_index, block),
         )
 
     def count_in_bins(self, ascending: Floats) -> NDArray[np.uint32]:
@@ -213,9 +215,9 @@ class ExactPass:
         below[-1] = len(ascending)
         return np.diff(below).astype(np.uint32)
 
-    def rank_queries(self, which: int, block: Floats) -> tuple[NDArray[np.int32], Floats, Floats]:
+    def rank_queries(self, class_index: int, block: Floats) -> tuple[NDArray[np.int32], Floats, Floats]:
         """For each item of the class: negatives nearer than its nearest positive, R-precision, average precision."""
-        size, start, end = len(block), self.starts[which], self.ends[which]
+        size, start, end = len(block), self.starts[class_index], self.ends[class_index]
         nearer, r_precision, average_precision = np.zeros(size, np.int32), np.zeros(size), np.zeros(size)
         if size == 1:
             return nearer, r_precision, average_precision

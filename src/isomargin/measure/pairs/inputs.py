@@ -15,8 +15,8 @@ from isomargin.core.errors import InputError
 from isomargin.core.labels import as_labels, is_tensor
 from isomargin.core.vectors import check_vectors
 
-UNIT_TOLERANCE = 1e-3  # how far the length of a unit vector may be from one
-FEW = 0.01  # share of embeddings of other lengths that needs no note
+UNIT_TOLERANCE = 1e-3  # largest deviation from one of the length of a unit vector
+FEW = 0.01  # up to this share of embeddings of other lengths, there is no note
 OTHER_LENGTHS = "do not have length one"
 CHUNK = 1 << 22  # values converted at a time, so that a memory-mapped array is never held in float64 as a whole
 
@@ -104,20 +104,20 @@ def sort_by_class(embeddings: Any, labels: Any, dtype: type = np.float32) -> Cla
 
 
 def note_on_lengths(lengths: NDArray[np.float64]) -> list[str]:
-    """Say so where embeddings were given in other lengths than the one they are measured in.
+    """Return a note if more than a few embeddings do not have length one.
 
     >>> note_on_lengths(np.array([1.0, 0.9999, 1.0001]))
     []
     >>> note_on_lengths(np.array([1.0, 7.5]))
-    ['1 of 2 embeddings do not have length one (lengths from 1 to 7.5) and were measured as if they had: ...']
+    ['1 of 2 embeddings do not have length one (lengths from 1 to 7.5) and were normalised: ...']
     """
     other = int((np.abs(lengths - 1) > UNIT_TOLERANCE).sum())
     if other <= FEW * len(lengths):
         return []
     return [
         f"{other:,} of {len(lengths):,} embeddings {OTHER_LENGTHS} (lengths from {lengths.min():.3g} to "
-        f"{lengths.max():.3g}) and were measured as if they had: divide each by its length before comparing inner "
-        "products or L2 distances with a threshold"
+        f"{lengths.max():.3g}) and were normalised: divide each by its length, too, before you compare inner products "
+        "or L2 distances with a threshold"
     ]
 
 

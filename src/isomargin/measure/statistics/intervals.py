@@ -181,7 +181,7 @@ def interval(
     """Compute a BCa confidence interval.
 
     If the value is at one of its bounds and no draw differs from it, the interval ends at the largest rate that is
-    compatible with so many classes without an error, 1 - (1 - confidence)^(1 / classes).
+    compatible with that many classes without an error, 1 - (1 - confidence)^(1 / classes).
 
     Args:
         value: the measured value.
