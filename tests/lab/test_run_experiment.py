@@ -11,9 +11,9 @@ from pretended_training import Trainer, evaluated
 import isomargin as im
 from isomargin.measure.scores.registry import SCORES
 from isomargin.measure.seed_comparison import compare_seeds
+from isomargin.training.locking import claim
 from isomargin.training.recipe import load_recipe
 from isomargin.training.run_folder import RunFolder
-from isomargin.training.state import claim
 from lab import run_experiment as module
 from lab.files import read_csv
 from lab.plan import planned_runs

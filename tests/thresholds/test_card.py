@@ -88,7 +88,7 @@ def test_a_card_says_what_was_chosen_and_measured(card, choice, evaluation):
     assert card.threshold["cosine_similarity"] == pytest.approx(1 - choice.distance**2 / 2)
     assert card.target == "FAR at most 0.05"
     assert card.measured["classes"] == 15
-    assert card.measured["images"] == 303
+    assert card.measured["items"] == 303
     assert card.measured["negative_pairs"] == evaluation.negative_pairs
     assert card.measured["far"]["value"] == choice.far <= 0.05
     assert card.measured["far"]["low"] == choice.far_interval.low
@@ -137,25 +137,34 @@ def test_the_classes_worst_by_either_rate_are_on_the_card_whatever_the_target(ev
         assert all(" ".join(row.split()) in flat for row in rows)
 
 
-def test_a_card_of_an_older_isomargin_is_read_and_stays_what_it_is(tmp_path):
+def test_a_card_of_version_1_is_read_and_saved_as_the_present_version(tmp_path):
     older = Path(__file__).parent / "older_card.json"
     card = ThresholdCard.load(older)
     assert card.target == "an expected FAR of at most 20% in unseen classes"
     assert (card.worst_by_far, card.worst_by_frr) == (None, None)
     assert "Where it fails most" in card.summary()
-    assert card.sha256 == json.loads(older.read_text())["sha256"]
+    assert card.measured["items"] == json.loads(older.read_text())["measured"]["images"]
     card.save(tmp_path / "card.json")
-    assert (tmp_path / "card.json").read_bytes() == older.read_bytes()
+    assert ThresholdCard.load(tmp_path / "card.json") == card
+    (tmp_path / "edited.json").write_text(older.read_text().replace('"classes": ', '"classes": 1'))
+    with pytest.raises(im.InputError, match="was changed after it was written"):
+        ThresholdCard.load(tmp_path / "edited.json")
+
+
+def test_a_card_of_a_kind_that_is_not_known_is_refused(card, tmp_path):
+    write_changed(card, tmp_path / "card.json", set_at("comparison", value="gallery"), rehash=True)
+    with pytest.raises(im.InputError, match="of a kind that this isomargin does not know"):
+        ThresholdCard.load(tmp_path / "card.json")
 
 
 def test_the_file_is_plain_json_with_the_number_under_its_names(card, tmp_path):
     card.save(tmp_path / "card.json")
     values = json.loads((tmp_path / "card.json").read_text(encoding="utf-8"), parse_constant=pytest.fail)
     assert values["format"] == "isomargin threshold card"
-    assert values["version"] == 1
+    assert values["version"] == 2
     assert set(values["threshold"]) == {"cosine_similarity", "cosine_distance", "l2", "squared_l2", "inner_product"}
     assert values["accept_when"]["inner_product"] == "at least"
-    assert values["worst_classes"][0].keys() == {"name", "images", "far", "frr"}
+    assert values["worst_classes"][0].keys() == {"name", "items", "far", "frr"}
     unsigned = {name: value for name, value in values.items() if name != "sha256"}
     canonical = json.dumps(unsigned, sort_keys=True, separators=(",", ":"))
     assert values["sha256"] == hashlib.sha256(canonical.encode()).hexdigest()
@@ -217,7 +226,7 @@ def test_a_missing_part_is_named(card, tmp_path, name):
         (set_at("threshold", "l2", value="1"), r"threshold\.l2"),
         (set_at("threshold", value=[]), "threshold"),
         (set_at("measured", "far", value=0.1), r"measured\.far"),
-        (set_at("measured", "images", value=True), r"measured\.images"),
+        (set_at("measured", "items", value=True), r"measured\.items"),
         (set_at("worst_classes", 2, value={}), r"worst_classes\[2\]\.name"),
         (set_at("worst_classes", value={}), "worst_classes"),
         (set_at("worst_by_frr", 0, "far", value="x"), r"worst_by_frr\[0\]\.far"),
@@ -233,8 +242,8 @@ def test_a_part_of_another_kind_is_named(card, tmp_path, change, part):
 
 
 def test_another_version_is_refused(card, tmp_path):
-    write_changed(card, tmp_path / "card.json", set_at("version", value=2), rehash=True)
-    with pytest.raises(im.InputError, match=r"card\.json is a threshold card of version 2, .* reads version 1"):
+    write_changed(card, tmp_path / "card.json", set_at("version", value=3), rehash=True)
+    with pytest.raises(im.InputError, match=r"card\.json is a threshold card of version 3, .* reads version 2"):
         ThresholdCard.load(tmp_path / "card.json")
 
 
@@ -261,7 +270,7 @@ def test_no_number_is_too_large_for_a_sentence(card, tmp_path):
     card.save(tmp_path / "card.json")
     text = (tmp_path / "card.json").read_text()
     for huge in ("1e999", "9" * 5000):
-        (tmp_path / "card.json").write_text(text.replace(f'"images": {card.measured["images"]}', f'"images": {huge}'))
+        (tmp_path / "card.json").write_text(text.replace(f'"items": {card.measured["items"]}', f'"items": {huge}'))
         with pytest.raises(im.InputError, match=r"card\.json"):
             ThresholdCard.load(tmp_path / "card.json")
 

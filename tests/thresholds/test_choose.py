@@ -18,13 +18,13 @@ from isomargin.measure.pairs.counts import PairCounts
 from isomargin.measure.pairs.distances import BinnedDistances, ListedDistances
 from isomargin.measure.pairs.rates import threshold_at_far
 from isomargin.measure.settings import Settings
-from isomargin.thresholds.choice import rejected_share, share_over
 from isomargin.thresholds.choose import (
     choose_threshold,
     distance_at_frr,
     distance_of_best_utility,
     distance_of_least_cost,
 )
+from isomargin.thresholds.threshold_choice import rejected_share, share_over
 
 QUICK = {"draws": 100}
 BINS = 8
@@ -253,7 +253,7 @@ def test_worst_classes_are_those_that_the_target_is_farthest_from(small, target)
         failures[int(name)] = by[next(iter(target))]
         for each in choice.worst_classes:
             if each.name == name:
-                assert each.images == own.sum()
+                assert each.items == own.sum()
                 assert (each.far, each.frr) == pytest.approx((far, frr), abs=1e-9)
     expected = sorted((name for name in failures if failures[name] > 1e-9), key=lambda name: -failures[name])[:10]
     assert [each.name for each in choice.worst_classes] == expected

@@ -177,7 +177,7 @@ def test_a_card_is_applied_as_it_was_measured(run, embeddings, tmp_path):
     _, by_card, _ = run("transfer", tmp_path / "card.json", other, "--json")
     _, by_set, _ = run("transfer", one, other, "--far", "0.02", "--json")
     for here, there in zip(json.loads(by_card)["sets"], json.loads(by_set)["sets"], strict=True):
-        for name in ("classes", "images", "far", "frr", "accuracy", "far_difference", "frr_difference"):
+        for name in ("classes", "items", "far", "frr", "accuracy", "far_difference", "frr_difference"):
             assert here[name] == pytest.approx(there[name], abs=1e-12), name
 
 
@@ -189,7 +189,7 @@ def test_a_card_that_was_edited_is_refused(run, embeddings, tmp_path):
     code, _, err = run("transfer", card, file)
     assert code == 2
     assert "changed" in err
-    card.write_text(card.read_text().replace('"version": 1', '"version": 7'))
+    card.write_text(card.read_text().replace('"version": 2', '"version": 7'))
     code, _, err = run("transfer", card, file)
     assert code == 2
     assert "version" in err

@@ -57,7 +57,7 @@ def test_every_row_is_what_loops_over_the_pairs_give(evaluations, threshold):
     first = expected["calibration"]
     for row in transfer.rows:
         far, frr, accuracy, class_far, class_frr = expected[row.name]
-        assert (row.classes, row.images) == (25, 300)
+        assert (row.classes, row.items) == (25, 300)
         assert (row.far, row.frr, row.accuracy) == pytest.approx((far, frr, accuracy))
         differences = (row.far_difference, row.frr_difference, row.accuracy_difference)
         assert differences == pytest.approx((far - first[0], frr - first[1], accuracy - first[2]))

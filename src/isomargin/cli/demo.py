@@ -11,7 +11,7 @@ import typer
 from isomargin.cli.common import print_renderable, writing
 from isomargin.cli.training import resumable, write_page
 from isomargin.core.extras import import_or_explain
-from isomargin.core.text import printable
+from isomargin.core.text import percent, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -88,7 +88,7 @@ def print_result(evaluations: "Mapping[str, Evaluation]", comparison: "Compariso
     below = (
         "Below a score: the change from base, in points of the rates, and in brackets its\n"
         f"{comparison.confidence:.0%} confidence interval over letters. Other seeds give other numbers.\n"
-        f"* of 9 letters in 10, at the one threshold for FAR {100 * base.settings.target_far:g}%"
+        f"* of 9 letters in 10, at the one threshold for FAR {percent(base.settings.target_far, 6)}"
     )
     print_renderable(
         Text("\n".join(["\nThree models, trained alike except for the regularizer:", *trained]) + "\n"),

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from isomargin.core.json_values import null_for_nan
-from isomargin.core.text import PARAGRAPH, shortened
+from isomargin.core.text import PARAGRAPH, percent, shortened
 from isomargin.measure.scores.registry import find_score, scores_of
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def scores_table(evaluation: "Evaluation", intervals: "Mapping[str, Interval]", 
         "threshold consistency": [],
         "calibration range": [("distance", "{:.4f} to {:.4f}".format(*evaluation.calibration_range))],
         "verification": [
-            (f"threshold for FAR {100 * settings.target_far:g}%", as_threshold(evaluation.target.distance))
+            (f"threshold for FAR {percent(settings.target_far, 6)}", as_threshold(evaluation.target.distance))
         ],
         "retrieval": [],
     }
@@ -118,7 +118,7 @@ def as_threshold(distance: float) -> str:
 def classes_table(evaluation: "Evaluation", number: int, by: str) -> RenderableType:
     """Return a table of the worst classes with their error rates at the target threshold, and of all classes."""
     classes = evaluation.worst_classes(number, by)
-    far = f"FAR {100 * evaluation.settings.target_far:g}%"
+    far = f"FAR {percent(evaluation.settings.target_far, 6)}"
     table = Table(box=None, pad_edge=False)
     table.add_column("class")  # on a narrow terminal, this column is cut instead of the numbers
     for header in ("items", "FAR", "FRR", "own threshold", "mean utility", "of OPIS", "EER"):

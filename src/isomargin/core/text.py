@@ -27,3 +27,12 @@ def shortened(name: str, width: int = LONGEST) -> str:
     if len(name) <= width and cell_len(safe) <= width:
         return safe
     return set_cell_size(safe, min(cell_len(safe), width - 1)) + "…"
+
+
+def percent(value: float | None, digits: int = 3) -> str:
+    """Format a share as a percentage with this many significant digits; a dash where it is unknown.
+
+    >>> percent(0.012345), percent(1e-6), percent(None), percent(0.0123456, 6)
+    ('1.23%', '0.0001%', '-', '1.23456%')
+    """
+    return "-" if value is None else f"{100 * value:.{digits}g}%"

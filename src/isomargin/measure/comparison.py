@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isomargin.core.errors import InputError
+from isomargin.core.text import percent
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.scores.registry import find_score
 from isomargin.measure.settings import Settings
@@ -92,7 +93,7 @@ class Comparison:
     def phrase(self, subject: str, row: Difference) -> str:
         """Describe how one score differs, or that the difference is not statistically significant."""
         if not row.certain:
-            return f"{subject} does not differ significantly ({100 * (1 - self.confidence):.3g}% level)"
+            return f"{subject} does not differ significantly ({percent(1 - self.confidence)} level)"
         direction = "lower" if row.difference.value < 0 else "higher"
         shown = row.change or row.difference
         least, most = sorted((abs(shown.low), abs(shown.high)))

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from isomargin.core.text import printable
+from isomargin.core.text import percent, printable
 from isomargin.measure.comparison import Comparison
 from isomargin.measure.evaluation import Evaluation, OperatingPoint
 from isomargin.measure.scores.registry import find_score
 from isomargin.report.slider_stops import resolved
-from isomargin.thresholds.choice import class_utility
+from isomargin.thresholds.threshold_choice import class_utility
 
 MOST = 3  # runs that fit into one line
 NAMED = ("opis", "frr", "recall@1")  # scores named in the headline
@@ -46,7 +46,7 @@ def of_one(evaluation: Evaluation) -> str:
     (low_far, high_far), (low_frr, high_frr) = np.quantile(far, ends), np.quantile(frr, ends)
     worst = int(np.nanargmin(class_utility(evaluation.counts, evaluation.settings, point)))
     return (
-        f"At the threshold for a FAR of {100 * point.far:.3g}% (distance {point.distance:.4f}), {classes} accept "
+        f"At the threshold for a FAR of {percent(point.far)} (distance {point.distance:.4f}), {classes} accept "
         f"{low_far:.2%} to {high_far:.2%} of their negative pairs and reject {low_frr:.2%} to {high_frr:.2%} of their "
         f"positive pairs; {printable(str(evaluation.names[worst]))} is served worst."
     )

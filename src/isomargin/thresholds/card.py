@@ -15,34 +15,31 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from rich.cells import cell_len, set_cell_size
-from rich.console import Console
-from rich.text import Text
-
 from isomargin import __version__
 from isomargin.core.errors import InputError
 from isomargin.core.files import atomic_write, check_file, reading
 from isomargin.core.json_values import digest, null_for_nan
-from isomargin.core.text import LONGEST, PARAGRAPH, printable, shortened
+from isomargin.core.text import LONGEST, printable
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.statistics.intervals import note_on_few_classes, note_on_no_event
 from isomargin.thresholds.calibrate import Calibration
-from isomargin.thresholds.choice import QUANTILES, ThresholdChoice
-from isomargin.thresholds.conversions import ACCEPT_WHEN, UNIT_VECTORS_ONLY, conversions
+from isomargin.thresholds.card_text import summary
+from isomargin.thresholds.conversions import ACCEPT_WHEN, conversions
+from isomargin.thresholds.threshold_choice import QUANTILES, ThresholdChoice
 
 FORMAT = "isomargin threshold card"
-VERSION = 1
+VERSION = 2
+KIND = {"comparison": "all_pairs", "score_axis": "l2_distance", "equalizer": None}
+"""What every card so far is about; other comparisons and scores will say so here."""
 LARGEST_CARD = 1 << 20  # bytes that are searched for the name of the format
-SHOWN = 3  # classes per list in a summary; the card has more
-NAME = 40  # columns of a name on the same line as its values
 
 NUMBER = (int, float)
 PERHAPS_NUMBER = (int, float, NoneType)
 INTERVAL = {"value": NUMBER, "low": PERHAPS_NUMBER, "high": PERHAPS_NUMBER, "confidence": NUMBER}
-WORST_CLASS = {"name": (int, str), "images": int, "far": PERHAPS_NUMBER, "frr": PERHAPS_NUMBER}
+WORST_CLASS = {"name": (int, str), "items": int, "far": PERHAPS_NUMBER, "frr": PERHAPS_NUMBER}
 MEASURED: dict[str, Any] = {
     "classes": int,
-    "images": int,
+    "items": int,
     "positive_pairs": int,
     "negative_pairs": int,
     "pairs": str,
@@ -95,7 +92,7 @@ class ThresholdCard:
     measured: dict[str, Any]
     """Sizes, rates with intervals, quantiles over classes, method and notes, on the set it was chosen on."""
     worst_classes: list[dict[str, Any]]
-    """The classes that are farthest from the target, worst first: name, images, far, frr."""
+    """The classes that are farthest from the target, worst first: name, items, far, frr."""
     promise: dict[str, Any] | None
     """What holds for unseen classes, and the assumptions."""
     calibration: dict[str, Any] | None
@@ -158,17 +155,7 @@ class ThresholdCard:
 
     def summary(self) -> str:
         """Summarise the card in about forty lines of at most 88 columns, safe to print."""
-        return "\n".join(
-            [
-                *wrapped(f"Threshold for {self.target}", ""),
-                *threshold_lines(self),
-                "",
-                *measured_lines(self),
-                *worst_lines(self),
-                *promise_lines(self.promise),
-                *calibration_lines(self.calibration),
-            ]
-        )
+        return summary(self)
 
 
 def is_card(path: Path) -> bool:
@@ -215,7 +202,7 @@ def make_card(
         target=choice.target,
         measured={
             "classes": evaluation.class_count,
-            "images": evaluation.items,
+            "items": evaluation.items,
             "positive_pairs": evaluation.positive_pairs,
             "negative_pairs": evaluation.negative_pairs,
             "pairs": evaluation.settings.pairs,
@@ -268,7 +255,8 @@ def as_json_values(card: ThresholdCard) -> dict[str, Any]:
     """Convert a card to JSON values, without the hash."""
     values = {field.name: getattr(card, field.name) for field in fields(card)}
     missing = [name for name in ADDED if values[name] is None]
-    return {"format": FORMAT, "version": VERSION, **{name: values[name] for name in values if name not in missing}}
+    known = {name: value for name, value in values.items() if name not in missing}
+    return {"format": FORMAT, "version": VERSION, **KIND, **known}
 
 
 def refuse_constant(name: str) -> None:
@@ -280,22 +268,41 @@ def from_json_values(values: Any) -> ThresholdCard:
     """Convert the JSON values of a card with its hash; the text of an error follows the path of the file."""
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise InputError("is JSON, but not a threshold card that isomargin wrote")
-    if values.get("version") != VERSION:
-        shown = printable(repr(values.get("version"))[:LONGEST])
+    version = values.get("version")
+    if version not in (1, VERSION) or isinstance(version, bool):
+        shown = printable(repr(version)[:LONGEST])
         raise InputError(
             f"is a threshold card of version {shown}, but this isomargin reads version {VERSION}: make the card again"
         )
     parts = {**PARTS, **{name: shape for name, shape in ADDED.items() if name in values}, "sha256": str}
     if values.get("source", 0) is None:
         parts["source"] = NoneType
+    content = {name: value for name, value in values.items() if name != "sha256"}
+    if version == 1:
+        values = with_new_names(values)
+    elif any(values.get(name, "missing") != value for name, value in KIND.items()):
+        raise InputError("is a threshold card of a kind that this isomargin does not know: upgrade isomargin")
     if missing := list(misfits(values, parts)):
         raise InputError(f"is a threshold card without a valid {', '.join(missing[:5])}: make the card again")
-    content = {name: value for name, value in values.items() if name != "sha256"}
     if digest(content) != values["sha256"]:
         raise InputError(
             "was changed after it was written (its sha256 does not match): use the original or make the card again"
         )
     return ThresholdCard(**{field.name: values[field.name] for field in fields(ThresholdCard) if field.name in values})
+
+
+def with_new_names(values: dict[str, Any]) -> dict[str, Any]:
+    """Rename what version 1 called images: the items of the set and of its classes."""
+
+    def renamed(part: Any) -> Any:
+        if isinstance(part, list):
+            return [renamed(entry) for entry in part]
+        if isinstance(part, dict):
+            return {"items" if name == "images" else name: value for name, value in part.items()}
+        return part
+
+    parts = ("measured", "worst_classes", "worst_by_far", "worst_by_frr")
+    return {name: renamed(value) if name in parts else value for name, value in values.items()}
 
 
 def misfits(values: Any, shape: Any, name: str = "") -> Iterator[str]:
@@ -324,133 +331,3 @@ def misfits(values: Any, shape: Any, name: str = "") -> Iterator[str]:
         not isinstance(values, shape) or isinstance(values, bool) or (isinstance(values, float) and math.isinf(values))
     ):
         yield name
-
-
-# ----- the summary
-
-
-def wrapped(text: str, indent: str = "  ", mark: str = "") -> list[str]:
-    """Escape a text and break it into indented lines, the first of which starts with a mark."""
-    width = PARAGRAPH - len(indent) - len(mark)
-    lines = [line.plain.rstrip() for line in Text(printable(text)).wrap(Console(), width)]
-    return [indent + (" " * len(mark) if i else mark) + line for i, line in enumerate(lines)]
-
-
-def percent(value: float | None) -> str:
-    """Format a share as a percentage with three digits.
-
-    >>> percent(0.012345), percent(1e-6), percent(None)
-    ('1.23%', '0.0001%', '-')
-    """
-    return "-" if value is None else f"{100 * value:.3g}%"
-
-
-def padded(text: str, width: int) -> str:
-    """Escape a text and make it exactly `width` columns wide.
-
-    >>> padded("cat\\n", 8), padded("hippopotamus", 5)
-    ('cat\\\\n   ', 'hipp…')
-    """
-    return set_cell_size(shortened(text, width), width)
-
-
-def named_line(name: str, values: str) -> list[str]:
-    """Format a name and its values on one line, or on several if the name is too long.
-
-    >>> named_line("cat", "  2.2%")
-    ['  cat                                       2.2%']
-    """
-    shown = shortened(name)
-    if cell_len(shown) <= NAME:
-        return [f"  {padded(shown, NAME)}{values}"]
-    return [*wrapped(shown), f"  {'':{NAME}}{values}"]
-
-
-def threshold_lines(card: ThresholdCard) -> list[str]:
-    """Format the threshold in every convention."""
-    lines = [
-        f"  {name:<17}  accept when {padded(card.accept_when[name], 8)}  {card.threshold[name]:.9f}"
-        + ("  unit vectors only" if name in UNIT_VECTORS_ONLY else "")
-        for name in ACCEPT_WHEN
-    ]
-    return [
-        *lines,
-        *wrapped("Unit vectors only: divide each vector by its length first (not needed for cosines)."),
-        *wrapped("Engines compute in float32: pairs within 1e-6 may go either way."),
-    ]
-
-
-def measured_lines(card: ThresholdCard) -> list[str]:
-    """Format the sizes, rates and notes."""
-    measured = card.measured
-    sampled = "sampled negative" if measured["pairs"] == "sampled" else "negative"
-    lines = wrapped(
-        f"Measured on {measured['images']:,} items in {measured['classes']:,} classes: {measured['positive_pairs']:,} "
-        f"positive and {measured['negative_pairs']:,} {sampled} pairs, {measured['method']}; "
-        f"{card.created}, isomargin {card.isomargin}",
-        "",
-    )
-    for file in card.source or []:
-        lines += named_line(file["file"], f"  sha256 {padded(file['sha256'], 17)}")
-    for name in ("far", "frr"):
-        rate = measured[name]
-        interval = f"{percent(rate['low'])} to {percent(rate['high'])}"
-        lines.append(f"  {name.upper()} {percent(rate['value'])} ({percent(rate['confidence'])} interval {interval})")
-    lines.append("  quantiles over classes" + "".join(f"{percent(level):>10}" for level in QUANTILES))
-    for name in ("far", "frr"):
-        row = [measured[f"class_{name}_quantiles"][str(level)] for level in QUANTILES]
-        lines.append(f"    class {name.upper():<14}" + "".join(f"{percent(value):>10}" for value in row))
-    if measured["share_over_target"] is not None:
-        lines.append(f"  {percent(measured['share_over_target'])} of the classes exceed the target")
-    for note in measured["notes"]:
-        lines += wrapped(f"note: {note}")
-    return lines
-
-
-def worst_lines(card: ThresholdCard) -> list[str]:
-    """Format the classes with the largest rates, or in cards of older versions those farthest from the target."""
-    if card.worst_by_far is None or card.worst_by_frr is None:
-        return class_lines("Where it fails most", card.worst_classes)
-    return class_lines("Largest FAR", card.worst_by_far) + class_lines("Largest FRR", card.worst_by_frr)
-
-
-def class_lines(title: str, classes: list[dict[str, Any]]) -> list[str]:
-    """Format a few classes with their rates."""
-    if not classes:
-        return []
-    rows = [
-        line
-        for rates in classes[:SHOWN]
-        for line in named_line(
-            str(rates["name"]), f"{rates['images']:>10,}{percent(rates['far']):>10}{percent(rates['frr']):>10}"
-        )
-    ]
-    return [f"{title:<42}{'items':>10}{'FAR':>10}{'FRR':>10}", *rows]
-
-
-def promise_lines(promise: dict[str, Any] | None) -> list[str]:
-    """Format the promise and its assumptions."""
-    if promise is None:
-        return ["Nothing is promised for unseen classes: use --unseen or --delta for a promise."]
-    assumptions = promise.get("assumptions", [])
-    assumed = [line for assumption in assumptions for line in wrapped(str(assumption), "    ", "- ")]
-    return [
-        "For unseen classes",
-        *wrapped(str(promise.get("what", "see the card"))),
-        *(["  provided that", *assumed] if assumed else []),
-    ]
-
-
-def calibration_lines(calibration: dict[str, Any] | None) -> list[str]:
-    """Format the method, the prior and the errors of the calibration."""
-    if calibration is None:
-        return []
-    method, prior = calibration.get("method", "in the card"), calibration.get("prior")
-    lines = [f"Similarity to probability of a match: {method}, if {percent(prior)} of the pairs match"]
-    before, after = calibration.get("errors_before"), calibration.get("errors_after")
-    if isinstance(before, dict) and isinstance(after, dict):
-        lines += wrapped(
-            f"calibration error {percent(after.get('ece'))} ({percent(before.get('ece'))} without calibration), "
-            f"{percent(after.get('class_ece_mean'))} for a single class on average, on held-out classes"
-        )
-    return lines

@@ -17,8 +17,8 @@ from isomargin.measure.scores.curves import share
 from isomargin.measure.scores.utility import utility as utility_of
 from isomargin.measure.settings import Settings
 from isomargin.measure.statistics.intervals import rate_intervals
-from isomargin.thresholds.choice import ThresholdChoice, class_utility, describe, share_over
 from isomargin.thresholds.gaps import just_beyond, midway
+from isomargin.thresholds.threshold_choice import ThresholdChoice, class_utility, describe, share_over
 
 EQUAL = 16 * float(np.finfo(np.float64).eps)  # relative difference that rounding can make between two equal costs
 

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from isomargin.core import checks
 from isomargin.core.errors import InputError
+from isomargin.core.text import percent
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.pairs.distances import FARTHEST, ClassDistances, Floats, ListedDistances
 from isomargin.measure.pairs.rates import ROUNDING
 from isomargin.measure.statistics.intervals import rate_intervals
-from isomargin.thresholds.choice import ThresholdChoice, describe, share_over
 from isomargin.thresholds.gaps import just_beyond, midway, next_above
+from isomargin.thresholds.threshold_choice import ThresholdChoice, describe, share_over
 
 Rate = Literal["far", "frr"]
 
@@ -58,8 +59,8 @@ class Promise:
         'the FAR of an unseen class exceeds 1% with probability at most 5%'
         """
         if self.delta is None:
-            return f"the expected {self.rate.upper()} of an unseen class is at most {percent(self.target)}"
-        exceeds = f"exceeds {percent(self.target)} with probability at most {percent(self.delta)}"
+            return f"the expected {self.rate.upper()} of an unseen class is at most {percent(self.target, 6)}"
+        exceeds = f"exceeds {percent(self.target, 6)} with probability at most {percent(self.delta, 6)}"
         return f"the {self.rate.upper()} of an unseen class {exceeds}"
 
     @property
@@ -70,8 +71,10 @@ class Promise:
         'FAR at most 1% in 95% of unseen classes'
         """
         if self.delta is None:
-            return f"an expected {self.rate.upper()} of at most {percent(self.target)} in unseen classes"
-        return f"{self.rate.upper()} at most {percent(self.target)} in {percent(1 - self.delta)} of unseen classes"
+            return f"an expected {self.rate.upper()} of at most {percent(self.target, 6)} in unseen classes"
+        return (
+            f"{self.rate.upper()} at most {percent(self.target, 6)} in {percent(1 - self.delta, 6)} of unseen classes"
+        )
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -304,15 +307,6 @@ def share_deviation(delta: float, classes: int) -> float:
     """
     k = math.floor(delta * (classes + 1) + ROUNDING)
     return math.sqrt(k * (classes + 1 - k) / (classes + 2)) / (classes + 1)
-
-
-def percent(value: float) -> str:
-    """Format a share as a percentage.
-
-    >>> percent(0.07), percent(0.0125)
-    ('7%', '1.25%')
-    """
-    return f"{100 * value:g}%"
 
 
 def rounded_up(value: float) -> float:

@@ -33,7 +33,7 @@ class TransferRow:
     """Name of the set, or "calibration"."""
     classes: int
     """Number of classes."""
-    images: int
+    items: int
     """Number of embeddings."""
     far: float
     """Pooled false accept rate."""
@@ -115,7 +115,7 @@ def transfer_card(card: ThresholdCard, others: Mapping[str, Evaluation]) -> Tran
     first = TransferRow(
         name=CALIBRATION,
         classes=measured["classes"],
-        images=measured["images"],
+        items=measured["items"],
         far=far,
         frr=frr,
         accuracy=accuracy(reference),
@@ -135,7 +135,7 @@ def make_row(name: str, evaluation: Evaluation, reference: OperatingPoint) -> Tr
     return TransferRow(
         name=name,
         classes=evaluation.class_count,
-        images=evaluation.items,
+        items=evaluation.items,
         far=point.far,
         frr=point.frr,
         accuracy=accuracy(point),

@@ -43,11 +43,12 @@ from isomargin.training.devices import (
 from isomargin.training.display import Display, NoDisplay
 from isomargin.training.embed import default_workers
 from isomargin.training.large_batch import large_batch_backward
+from isomargin.training.locking import claim, sole_training
 from isomargin.training.recipe import Recipe
 from isomargin.training.run_folder import RunFolder, write_metrics
 from isomargin.training.schedule import Plateau
 from isomargin.training.scoring import evaluation_steps, finish, score
-from isomargin.training.state import Log, State, claim, on_cpu, restore, save, sole_training
+from isomargin.training.state import Log, State, on_cpu, restore, save
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from isomargin.core.errors import DivergedError, InputError
-from isomargin.core.files import locked
 from isomargin.losses import MetricLoss
 from isomargin.models.embedder import Embedder
 from isomargin.training.checkpoint import Content, checkpoint_path, fitting, load_checkpoint, save_checkpoint
-from isomargin.training.recipe import Recipe, load_recipe
 from isomargin.training.run_folder import RunFolder, write_metrics
 from isomargin.training.schedule import Plateau
 
@@ -67,40 +62,6 @@ class State:
                 "set optimizer.clip_norm; the last checkpoint was written before that"
             )
         return means
-
-
-@contextmanager
-def sole_training(folder: Path) -> Iterator[None]:
-    """Keep other processes from training in a folder; raise where one already does."""
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file: choose another --output for the run's folder")
-    with locked(folder, wait=False) as free:
-        if not free:
-            raise InputError(f"another process trains in {folder}: wait until it ends, or choose another --output")
-        yield
-
-
-def claim(run: RunFolder, recipe: Recipe, resume: bool) -> None:
-    """Check that the folder is free for a new run or, with `resume`, that its run has the same recipe."""
-    if not resume or not run.recipe.is_file():
-        if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
-            raise InputError(
-                f"{run.path} already exists: continue it with `isomargin train {run.path} --resume`, or choose another "
-                "--output"
-            )
-        run.path.mkdir(parents=True, exist_ok=True)
-        return
-    for half_written in (*run.path.glob(".tmp-*"), *run.checkpoints.glob(".tmp-*")):
-        half_written.unlink(missing_ok=True)  # left by a process that was killed
-    before, now = load_recipe(run.recipe).model_dump(), recipe.model_dump()
-    before["model"].pop("features", None)
-    now["model"].pop("features", None)
-    different = [name for name in now if before[name] != now[name]]
-    if different:
-        raise InputError(
-            f"{run.path} was started with another {different[0]} ({before[different[0]]} and not {now[different[0]]}): "
-            "continue with the recipe that it was started with, or start a new run"
-        )
 
 
 def save(

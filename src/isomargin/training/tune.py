@@ -25,9 +25,9 @@ from isomargin.losses.registry import make_loss
 from isomargin.measure.evaluation import Evaluation
 from isomargin.training import loop, setup
 from isomargin.training.checkpoint import find_checkpoints
+from isomargin.training.locking import claim, sole_training
 from isomargin.training.recipe import Recipe
 from isomargin.training.run_folder import RunFolder, write_metrics
-from isomargin.training.state import claim, sole_training
 from isomargin.training.tuned import Tuned, TunedRun, has_scores, recall_floor
 
 BASELINE = "baseline"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from isomargin.core.checks import nearest
 from isomargin.core.errors import InputError
+from isomargin.core.text import percent
 
 if TYPE_CHECKING:
     from isomargin.measure.evaluation import Evaluation
@@ -63,7 +64,7 @@ class Score:
         ('10%-OPIS', 'FRR at FAR 1%')
         """
         names = ("epsilon", "target_far", "target_frr")
-        filled = {name: f"{100 * getattr(settings, name):g}%" for name in names}
+        filled = {name: percent(getattr(settings, name), 6) for name in names}
         return (self.title_with_settings or self.title).format(**filled)
 
     @property

@@ -12,6 +12,7 @@ import numpy as np
 
 from isomargin.core import checks
 from isomargin.core.errors import InputError
+from isomargin.core.text import percent
 from isomargin.measure.pairs.distances import Floats
 from isomargin.measure.scores.registry import find_score, scores_of
 from isomargin.measure.statistics.resampling import Resampler, draw_weights, leave_out_weights
@@ -164,9 +165,9 @@ def note_on_no_event(evaluation: "Evaluation", name: Literal["far", "frr"], rate
     limit = max(rate.high - rate.value, rate.value - rate.low)
     return (
         f"there is no {event} among {pairs}, so the interval of {name.upper()} counts {units} (pairs that share a "
-        f"class are not independent): if more than {100 * limit:.3g}% of all {units} had a {event}, "
+        f"class are not independent): if more than {percent(limit)} of all {units} had a {event}, "
         f"{chances(evaluation, name):,} {units} {independent}would all be without one with a probability below "
-        f"{100 * (1 - rate.confidence):.3g}%",
+        f"{percent(1 - rate.confidence)}",
     )
 
 

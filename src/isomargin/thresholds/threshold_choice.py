@@ -26,7 +26,7 @@ class ClassRates:
 
     name: int | str
     """Label of the class."""
-    images: int
+    items: int
     """Number of items."""
     far: float
     """False accept rate; NaN for a class without sampled negative pairs."""

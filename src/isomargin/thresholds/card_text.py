@@ -1,0 +1,150 @@
+"""A threshold card as text: about forty lines for a person, safe to print and to paste."""
+
+from typing import TYPE_CHECKING, Any
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.text import Text
+
+from isomargin.core.text import PARAGRAPH, percent, printable, shortened
+from isomargin.thresholds.conversions import ACCEPT_WHEN, UNIT_VECTORS_ONLY
+from isomargin.thresholds.threshold_choice import QUANTILES
+
+if TYPE_CHECKING:
+    from isomargin.thresholds.card import ThresholdCard
+
+SHOWN = 3  # classes per list in a summary; the card has more
+NAME = 40  # columns of a name on the same line as its values
+
+
+def summary(card: "ThresholdCard") -> str:
+    """Summarise a card in about forty lines of at most 88 columns, safe to print."""
+    return "\n".join(
+        [
+            *wrapped(f"Threshold for {card.target}", ""),
+            *threshold_lines(card),
+            "",
+            *measured_lines(card),
+            *worst_lines(card),
+            *promise_lines(card.promise),
+            *calibration_lines(card.calibration),
+        ]
+    )
+
+
+def wrapped(text: str, indent: str = "  ", mark: str = "") -> list[str]:
+    """Escape a text and break it into indented lines, the first of which starts with a mark."""
+    width = PARAGRAPH - len(indent) - len(mark)
+    lines = [line.plain.rstrip() for line in Text(printable(text)).wrap(Console(), width)]
+    return [indent + (" " * len(mark) if i else mark) + line for i, line in enumerate(lines)]
+
+
+def padded(text: str, width: int) -> str:
+    """Escape a text and make it exactly `width` columns wide.
+
+    >>> padded("cat\\n", 8), padded("hippopotamus", 5)
+    ('cat\\\\n   ', 'hipp…')
+    """
+    return set_cell_size(shortened(text, width), width)
+
+
+def named_line(name: str, values: str) -> list[str]:
+    """Format a name and its values on one line, or on several if the name is too long.
+
+    >>> named_line("cat", "  2.2%")
+    ['  cat                                       2.2%']
+    """
+    shown = shortened(name)
+    if cell_len(shown) <= NAME:
+        return [f"  {padded(shown, NAME)}{values}"]
+    return [*wrapped(shown), f"  {'':{NAME}}{values}"]
+
+
+def threshold_lines(card: "ThresholdCard") -> list[str]:
+    """Format the threshold in every convention."""
+    lines = [
+        f"  {name:<17}  accept when {padded(card.accept_when[name], 8)}  {card.threshold[name]:.9f}"
+        + ("  unit vectors only" if name in UNIT_VECTORS_ONLY else "")
+        for name in ACCEPT_WHEN
+    ]
+    return [
+        *lines,
+        *wrapped("Unit vectors only: divide each vector by its length first (not needed for cosines)."),
+        *wrapped("Engines compute in float32: pairs within 1e-6 may go either way."),
+    ]
+
+
+def measured_lines(card: "ThresholdCard") -> list[str]:
+    """Format the sizes, rates and notes."""
+    measured = card.measured
+    sampled = "sampled negative" if measured["pairs"] == "sampled" else "negative"
+    lines = wrapped(
+        f"Measured on {measured['items']:,} items in {measured['classes']:,} classes: {measured['positive_pairs']:,} "
+        f"positive and {measured['negative_pairs']:,} {sampled} pairs, {measured['method']}; "
+        f"{card.created}, isomargin {card.isomargin}",
+        "",
+    )
+    for file in card.source or []:
+        lines += named_line(file["file"], f"  sha256 {padded(file['sha256'], 17)}")
+    for name in ("far", "frr"):
+        rate = measured[name]
+        interval = f"{percent(rate['low'])} to {percent(rate['high'])}"
+        lines.append(f"  {name.upper()} {percent(rate['value'])} ({percent(rate['confidence'])} interval {interval})")
+    lines.append("  quantiles over classes" + "".join(f"{percent(level):>10}" for level in QUANTILES))
+    for name in ("far", "frr"):
+        row = [measured[f"class_{name}_quantiles"][str(level)] for level in QUANTILES]
+        lines.append(f"    class {name.upper():<14}" + "".join(f"{percent(value):>10}" for value in row))
+    if measured["share_over_target"] is not None:
+        lines.append(f"  {percent(measured['share_over_target'])} of the classes exceed the target")
+    for note in measured["notes"]:
+        lines += wrapped(f"note: {note}")
+    return lines
+
+
+def worst_lines(card: "ThresholdCard") -> list[str]:
+    """Format the classes with the largest rates, or in cards of older versions those farthest from the target."""
+    if card.worst_by_far is None or card.worst_by_frr is None:
+        return class_lines("Where it fails most", card.worst_classes)
+    return class_lines("Largest FAR", card.worst_by_far) + class_lines("Largest FRR", card.worst_by_frr)
+
+
+def class_lines(title: str, classes: list[dict[str, Any]]) -> list[str]:
+    """Format a few classes with their rates."""
+    if not classes:
+        return []
+    rows = [
+        line
+        for rates in classes[:SHOWN]
+        for line in named_line(
+            str(rates["name"]), f"{rates['items']:>10,}{percent(rates['far']):>10}{percent(rates['frr']):>10}"
+        )
+    ]
+    return [f"{title:<42}{'items':>10}{'FAR':>10}{'FRR':>10}", *rows]
+
+
+def promise_lines(promise: dict[str, Any] | None) -> list[str]:
+    """Format the promise and its assumptions."""
+    if promise is None:
+        return ["Nothing is promised for unseen classes: use --unseen or --delta for a promise."]
+    assumptions = promise.get("assumptions", [])
+    assumed = [line for assumption in assumptions for line in wrapped(str(assumption), "    ", "- ")]
+    return [
+        "For unseen classes",
+        *wrapped(str(promise.get("what", "see the card"))),
+        *(["  provided that", *assumed] if assumed else []),
+    ]
+
+
+def calibration_lines(calibration: dict[str, Any] | None) -> list[str]:
+    """Format the method, the prior and the errors of the calibration."""
+    if calibration is None:
+        return []
+    method, prior = calibration.get("method", "in the card"), calibration.get("prior")
+    lines = [f"Similarity to probability of a match: {method}, if {percent(prior)} of the pairs match"]
+    before, after = calibration.get("errors_before"), calibration.get("errors_after")
+    if isinstance(before, dict) and isinstance(after, dict):
+        lines += wrapped(
+            f"calibration error {percent(after.get('ece'))} ({percent(before.get('ece'))} without calibration), "
+            f"{percent(after.get('class_ece_mean'))} for a single class on average, on held-out classes"
+        )
+    return lines
