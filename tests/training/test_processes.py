@@ -41,7 +41,7 @@ def train_with_devices(recipe, folder):
     process = command("train", folder / "recipe.yaml", *where)
     out, err = process.communicate(timeout=180)
     assert process.returncode == 0, err
-    assert out.count("images, classes") == 1, "the table was printed by more than one process"
+    assert out.count("items, classes") == 1, "the table was printed by more than one process"
 
 
 @pytest.mark.parametrize(("name", "train"), [("proxies", train_in_two), ("chunks", train_with_devices)])

@@ -99,7 +99,8 @@ def test_a_recipe_reads_under_its_own_name_and_says_how_to_run_it(name):
     lines = FILES[name].read_text(encoding="utf-8").splitlines()
     comment = [line for line in lines[:4] if line.startswith("#")]
     assert lines[0].startswith("# ")
-    assert any(f"isomargin train recipes/{name}.yaml" in line for line in comment)
+    commands = (f"isomargin train {name}", f"isomargin train recipes/{name}.yaml")
+    assert any(line.startswith(f"# {command}") for line in comment for command in commands)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -31,6 +31,7 @@ OF_EACH_KIND = (
     "cars-vit-b16-recall-at-k-tcm",
     "cub-lite0-tcm",
     "cub-resnet50-proxy-nca-pp-tcm",
+    "demo",
     "glyphs-tcm",
     "inat-resnet50-smooth-ap-tcm",
     "omniglot-tcm",
