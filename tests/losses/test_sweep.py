@@ -72,7 +72,7 @@ def test_gradient_is_that_of_small_steps(name):
 
 @every_loss
 def test_a_loss_is_a_finite_scalar_with_finite_gradients_on_any_batch(name):
-    @hypothesis_settings(max_examples=25, deadline=None, database=None, derandomize=True)
+    @hypothesis_settings(max_examples=10, deadline=None, database=None, derandomize=True)
     @given(examples())
     def hold(example):
         value, gradient = run(name, Example(example.embeddings, example.labels))
@@ -83,12 +83,13 @@ def test_a_loss_is_a_finite_scalar_with_finite_gradients_on_any_batch(name):
     hold()
 
 
-@pytest.mark.parametrize("extreme", list(EXTREMES))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @every_loss
-def test_values_and_gradients_stay_finite_for_extreme_numbers(name, extreme):
-    value, gradient = run(name, EXTREMES[extreme](), torch.float32)
-    assert value.isfinite()
-    assert gradient.isfinite().all()
+def test_values_and_gradients_stay_finite_for_extreme_numbers(name, dtype):
+    for extreme, make_batch in EXTREMES.items():
+        value, gradient = run(name, make_batch(), dtype)
+        assert value.isfinite(), extreme
+        assert gradient.isfinite().all(), extreme
 
 
 @every_loss
@@ -117,7 +118,9 @@ def test_lengths_of_rows_do_not_matter_but_to_the_gradient(name):
     torch.testing.assert_close(run(name, stretched), (value, gradient / lengths), rtol=1e-7, atol=1e-12)
 
 
-@pytest.mark.parametrize(("dtype", "autocast"), [(torch.float16, False), (torch.bfloat16, True), (torch.float32, True)])
+@pytest.mark.parametrize(
+    ("dtype", "autocast"), [(torch.float16, False), (torch.bfloat16, True), (torch.float32, True)], ids=str
+)
 @every_loss
 def test_half_precision_gives_what_its_cast_to_float32_gives(name, dtype, autocast):
     example = general()
@@ -163,14 +166,14 @@ def test_nan_embeddings_raise_with_their_rows_if_asked(name):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("scale", [1e-3, 6e-8, 1e4])
 @every_loss
-def test_gradients_stay_finite_in_half_precision(name, scale, dtype):
+def test_gradients_stay_finite_in_half_precision(name, dtype):
     example = general()
-    value, gradient = run(name, replace(example, embeddings=example.embeddings * scale), dtype)
-    assert value.isfinite()
-    assert gradient.dtype == dtype
-    assert gradient.isfinite().all()
+    for scale in (1e-3, 1e-5, 6e-8, 1e4):
+        value, gradient = run(name, replace(example, embeddings=example.embeddings * scale), dtype)
+        assert value.isfinite(), scale
+        assert gradient.dtype == dtype
+        assert gradient.isfinite().all(), scale
 
 
 @pytest.mark.parametrize("name", sorted(set(loss_names()) - PROXIES))
@@ -192,14 +195,13 @@ def test_going_back_inside_autocast_is_the_same_where_similarities_are_taken_aga
     torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.uint32])
 @every_loss
-def test_labels_may_be_of_any_integer_type(name, dtype):
+def test_labels_may_be_of_any_integer_type(name):
     example = general()
-    loss = build(name, example)
-    assert loss(example.embeddings, example.labels.to(dtype)) == build(name, example)(
-        example.embeddings, example.labels
-    )
+    expected = build(name, example)(example.embeddings, example.labels)
+    for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.uint16, torch.uint32):
+        loss = build(name, example)
+        assert loss(example.embeddings, example.labels.to(dtype)) == expected, dtype
 
 
 DEFAULTS = {  # as published, or as the documentation says why not

@@ -160,9 +160,8 @@ def test_a_batch_with_nan_leaves_nothing_in_the_queue(recwarn):
     assert not recwarn.list
 
 
-def test_as_many_domains_are_found_as_there_are_bundles_of_vectors():
-    bundles = torch.eye(4, dtype=torch.float64)[torch.arange(20) % 4]
-    noise = torch.randn(20, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    domain = divide(torch.nn.functional.normalize(bundles + 0.05 * noise), 4)
-    assert all(len(set(domain[start::4].tolist())) == 1 for start in range(4))
-    assert len(set(domain.tolist())) == 4
+def test_groups_that_are_far_apart_are_domains_of_their_own_however_few_are_in_them():
+    groups = torch.arange(4).repeat_interleave(torch.tensor([9, 5, 3, 1]))
+    noise = torch.randn(18, 6, generator=torch.Generator().manual_seed(0))
+    domain = divide(torch.nn.functional.normalize(torch.eye(4, 6)[groups] + 0.1 * noise), 4)
+    assert torch.equal(domain[:, None] == domain, groups[:, None] == groups)
