@@ -21,26 +21,27 @@ from isomargin.cli.opening import (
 from isomargin.core.errors import InputError
 from isomargin.core.text import printable
 
-Far = Annotated[float | None, typer.Option(help="The largest threshold whose false accept rate is at most this.")]
-Frr = Annotated[float | None, typer.Option(help="The smallest threshold whose false reject rate is at most this.")]
-BestUtility = Annotated[bool, typer.Option("--best-utility", help="The threshold of the best pooled utility.")]
+Far = Annotated[float | None, typer.Option(help="Choose the largest threshold with at most this false accept rate.")]
+Frr = Annotated[float | None, typer.Option(help="Choose the smallest threshold with at most this false reject rate.")]
+BestUtility = Annotated[bool, typer.Option("--best-utility", help="Choose the threshold with the best pooled utility.")]
 Cost = Annotated[
     tuple[float, float, float] | None,
     typer.Option(
         metavar="ACCEPT REJECT PRIOR",
-        help="The threshold of least cost: of a false accept, of a false reject, and the share of matches to come.",
+        help="Choose the threshold with the lowest cost: cost of a false accept, cost of a false reject, and the "
+        "expected share of matching pairs in production.",
     ),
 ]
-Distance = Annotated[float | None, typer.Option(help="A threshold you have, as an L2 distance: what it does.")]
-Cosine = Annotated[float | None, typer.Option(help="A threshold you have, as a cosine similarity: what it does.")]
-Draws = Annotated[int, typer.Option(help="Bootstrap draws of the classes.")]
-Confidence = Annotated[float, typer.Option(help="Of the intervals.")]
-Seed = Annotated[int, typer.Option(min=0, help="Of the draws.")]
+Distance = Annotated[float | None, typer.Option(help="Describe this L2 distance instead of choosing a threshold.")]
+Cosine = Annotated[float | None, typer.Option(help="Describe this cosine similarity instead of choosing a threshold.")]
+Draws = Annotated[int, typer.Option(help="Number of bootstrap resamples of the classes.")]
+Confidence = Annotated[float, typer.Option(help="Confidence level of the intervals.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 def threshold(
-    file: Annotated[Path, typer.Argument(help="Embeddings, an evaluation.json, or a run's folder.")],
+    file: Annotated[Path, typer.Argument(help="A file of embeddings, an evaluation.json, or the folder of a run.")],
     far: Far = None,
     frr: Frr = None,
     best_utility: BestUtility = False,
@@ -48,20 +49,22 @@ def threshold(
     distance: Distance = None,
     cosine: Cosine = None,
     unseen: Annotated[
-        bool, typer.Option("--unseen", help="Promise --far or --frr for classes never seen, in expectation.")
+        bool,
+        typer.Option("--unseen", help="Promise --far or --frr for the mean over unseen classes."),
     ] = False,
     delta: Annotated[
         float | None,
-        typer.Option(help="Promise it for each unseen class, but with this probability of exceeding it."),
+        typer.Option(help="Promise --far or --frr for each unseen class, except with this probability."),
     ] = None,
     calibrate: Annotated[
-        str | None, typer.Option(help="Fit similarity to probability too: platt, isotonic or temperature.")
+        str | None,
+        typer.Option(help="Also map similarity to probability: platt, isotonic or temperature."),
     ] = None,
     prior: Annotated[
-        float | None, typer.Option(help="Share of matches that --calibrate assumes; 0.5 unless given.")
+        float | None, typer.Option(help="Share of matching pairs that --calibrate assumes. Default: 0.5.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="Write the card to this .json file, and its summary to .txt beside it.")
+        Path | None, typer.Option(help="Write the card to this .json file, and its summary to a .txt file next to it.")
     ] = None,
     labels: Labels = None,
     embeddings_key: EmbeddingsKey = "embeddings",
@@ -71,9 +74,9 @@ def threshold(
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Choose the one threshold for production, and say how far to trust it.
+    """Choose one threshold for production, with confidence intervals and what it does to each class.
 
-    Without an option the threshold is the one for a false accept rate of 1%.
+    By default, the threshold is chosen for a false accept rate of 1%.
     """
     from isomargin.core.files import atomic_writes
     from isomargin.thresholds.calibrate import Method
@@ -112,9 +115,10 @@ def threshold(
 
 def transfer(
     calibration: Annotated[
-        Path, typer.Argument(help="What the threshold is chosen on: embeddings, an evaluation.json, a run, or a card.")
+        Path,
+        typer.Argument(help="The set to choose the threshold on: embeddings, an evaluation.json, a run, or a card."),
     ],
-    others: Annotated[list[Path], typer.Argument(help="The sets that it is applied to.")],
+    others: Annotated[list[Path], typer.Argument(help="The sets that the threshold is applied to.")],
     far: Far = None,
     frr: Frr = None,
     best_utility: BestUtility = False,
@@ -127,7 +131,7 @@ def transfer(
     output: Annotated[Path | None, typer.Option(help="Write the table to this .csv file.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Apply one threshold to other sets: does it still do what it was chosen for?
+    """Apply one threshold to other sets: does it still have the rates that it was chosen for?
 
     This is the One-Threshold-for-All protocol. A card brings its own threshold.
     """
@@ -163,7 +167,8 @@ def transfer(
 
 def compare(
     files: Annotated[
-        list[Path], typer.Argument(help="Models on the same classes, the first being what others are held against.")
+        list[Path],
+        typer.Argument(help="Two or more models on the same classes, compared with the first."),
     ],
     labels: Labels = None,
     embeddings_key: EmbeddingsKey = "embeddings",
@@ -174,10 +179,10 @@ def compare(
     output: Annotated[Path | None, typer.Option(help="Write the table to this .csv file.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare models on the same classes: which scores differ by more than chance?
+    """Compare models on the same classes: which scores differ significantly?
 
-    Each is a file of embeddings, an evaluation.json or a run's folder. Intervals and p-values come from drawing the
-    classes anew, the same for all models.
+    Each model is a file of embeddings, an evaluation.json or the folder of a run. Intervals and p-values come from a
+    paired bootstrap over classes.
     """
     from isomargin.cli.tables import differences_table
     from isomargin.core.csv_files import write_csv
