@@ -1,6 +1,7 @@
 """Optional packages: which extra installs them, and a one-sentence error if one is missing."""
 
 import importlib
+import importlib.util
 from types import ModuleType
 
 from isomargin.core.errors import InputError
@@ -48,3 +49,17 @@ def import_or_explain(module: str) -> ModuleType:
         if explained is None:
             raise
         raise explained from error
+
+
+def require(package: str) -> None:
+    """Raise an error that names the extra unless an optional package is installed; nothing is imported.
+
+    >>> require("numpy")
+    """
+    try:
+        found = importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:
+        found = False
+    if not found:
+        error = ModuleNotFoundError(f"No module named {package!r}", name=package)
+        raise missing_package(error) or error

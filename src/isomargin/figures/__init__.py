@@ -4,9 +4,9 @@
 it. Each module has the name of its function.
 """
 
-from isomargin.core.extras import import_or_explain
+from isomargin.core.extras import require
 
-import_or_explain("matplotlib")
+require("matplotlib")
 
 from isomargin.figures.calibration_ranges import calibration_ranges
 from isomargin.figures.distance_distributions import distance_distributions

@@ -12,9 +12,9 @@ of pytorch-metric-learning. Losses can be added, weighted, and created by name (
 0.9
 """
 
-from isomargin.core.extras import import_or_explain
+from isomargin.core.extras import require
 
-import_or_explain("torch")
+require("torch")
 
 from isomargin.losses._base import MetricLoss
 from isomargin.losses.arcface import ArcFaceLoss, SubCenterArcFaceLoss

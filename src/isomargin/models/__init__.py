@@ -9,9 +9,9 @@ Backbones are those of timm, by name, and small ones for 28 × 28 images, which 
 torch.Size([2, 64])
 """
 
-from isomargin.core.extras import import_or_explain
+from isomargin.core.extras import require
 
-import_or_explain("torch")
+require("torch")
 
 from isomargin.models.embedder import Embedder, make_model
 from isomargin.models.small_networks import SMALL
