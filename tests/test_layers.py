@@ -87,3 +87,15 @@ def test_the_architecture_page_names_the_layers_in_this_order():
     drawn = re.search(r"<!-- layers -->\n(.*?)\n<!-- end -->", page, re.DOTALL)
     assert drawn, "docs/architecture.md has no list of layers"
     assert re.findall(r"^\| `([\w.]+)`", drawn[1], re.MULTILINE) == list(LAYERS)
+
+
+def test_the_architecture_page_names_every_module():
+    page = (SOURCE.parent.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    kept_short = {"losses", "figures"}  # one file per loss and per figure: the page names the files that they share
+    named = [
+        path.name
+        for name, path in MODULES.items()
+        if not path.name.startswith("__") and name.split(".")[0] not in kept_short
+    ]
+    missing = {name for name in named if name not in page and f"`{name.removesuffix('.py')}`" not in page}
+    assert not missing, f"docs/architecture.md does not name {', '.join(sorted(missing))}"
