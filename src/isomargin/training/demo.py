@@ -31,9 +31,9 @@ class DemoModel:
 
 BASE = "base"
 MODELS = {
-    BASE: DemoModel("demo", "base", "SoftTriple, a proxy loss, alone"),
-    "tcm": DemoModel("demo-tcm", "base + TCM", "SoftTriple and TCM, the paper's regularizer"),
-    "alignment": DemoModel("demo-alignment", "base + alignment", "SoftTriple and this project's class alignment"),
+    BASE: DemoModel("demo", "base", "Proxy Anchor, a proxy loss, alone"),
+    "tcm": DemoModel("demo-tcm", "base + TCM", "Proxy Anchor and TCM, the paper's regularizer"),
+    "alignment": DemoModel("demo-alignment", "base + alignment", "Proxy Anchor and this project's class alignment"),
 }
 """By the name of the run's folder; the first is what the others are compared with."""
 
