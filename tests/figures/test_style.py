@@ -26,7 +26,8 @@ def test_any_name_can_be_drawn_without_a_warning_and_is_not_read_as_a_formula(na
     axis.legend()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        figure.savefig(tmp_path / "figure.svg")
+        for suffix in ("svg", "pdf", "png"):
+            figure.savefig(tmp_path / f"figure.{suffix}")
     assert len(axis.get_legend().get_texts()) == 1
     shown = style.label(name)
     assert shown.removeprefix(style.INVISIBLE).isprintable()

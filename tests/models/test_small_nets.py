@@ -61,9 +61,10 @@ def test_a_few_steps_tell_classes_apart(name):
     assert losses[-1] < 0.5 * losses[0]
 
 
-def test_small_nets_need_neither_timm_nor_torchvision():
+def test_models_of_small_images_and_of_vectors_need_neither_timm_nor_torchvision():
     code = (
         "import sys; from isomargin.models import make_model; make_model({'backbone': 'small_resnet'});"
+        "make_model({'backbone': 'mlp', 'features': 3});"
         "assert not {'timm', 'torchvision'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
