@@ -12,6 +12,7 @@ import isomargin as im
 from isomargin.cli import app as cli
 from isomargin.cli.demo import change, finding
 from isomargin.measure.comparison import Difference
+from isomargin.measure.settings import Settings
 from isomargin.measure.statistics.intervals import Interval
 from isomargin.training.demo import MODELS
 from isomargin.training.recipe import load_recipe
@@ -145,10 +146,12 @@ def difference(score, first, other, low, high):
 
 def test_a_change_that_may_be_chance_is_called_that():
     recall = difference("recall@1", 0.98, 0.981, -0.002, 0.004)
+    misses = difference("frr", 0.05, 0.043, -0.01, -0.004)
     lower = difference("opis", 0.002, 0.0015, -0.4, -0.1)
     unclear = difference("opis", 0.002, 0.0019, -0.2, 0.1)
-    opis_line, recall_line = finding("A", (lower, recall)).splitlines()
+    opis_line, misses_line, recall_line = finding("A", (lower, recall, misses), Settings()).splitlines()
     assert opis_line.endswith("  OPIS is 25% lower: statistically significant")
+    assert misses_line.endswith("  FRR at FAR 1% is 0.70 points lower: statistically significant")
     assert recall_line.endswith("  recall@1 is 0.10 points higher: NOT statistically significant")
-    assert "OPIS is 5% lower: NOT statistically significant" in finding("A", (unclear, recall))
+    assert "OPIS is 5% lower: NOT statistically significant" in finding("A", (unclear, recall, misses), Settings())
     assert change(unclear) == "-5% (-20% to +10%)"

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
     from isomargin.measure.comparison import Comparison, Difference
     from isomargin.measure.evaluation import Evaluation
+    from isomargin.measure.settings import Settings
 
 SHOWN = ("opis", "epsilon_opis", "recall@1", "eer", "frr")  # the scores of the table
+TESTED = ("opis", "frr", "recall@1")  # the scores whose changes are put into words
 WIDTH = 19  # columns of a model's title and the space after it
 BEGIN = """\
 Training three small networks, one after the other, on about 200 letters
@@ -84,7 +86,7 @@ def print_result(evaluations: "Mapping[str, Evaluation]", comparison: "Compariso
 
     base = evaluations[comparison.first]
     trained = [f"  {model.title:{WIDTH}}{model.about}" for model in MODELS.values()]
-    found = [finding(MODELS[name].title, rows) for name, rows in comparison.others.items()]
+    found = [finding(MODELS[name].title, rows, base.settings) for name, rows in comparison.others.items()]
     below = (
         "Below a score: the change from base, in points of the rates, and in brackets its\n"
         f"{comparison.confidence:.0%} confidence interval over letters. Other seeds give other numbers.\n"
@@ -137,15 +139,17 @@ def change(row: "Difference") -> str:
     return f"{value:{form}} ({low:{form}} to {high:{form}})"
 
 
-def finding(title: str, rows: "tuple[Difference, ...]") -> str:
-    """Say how a model's OPIS and recall@1 differ from the first model's, and whether that is significant."""
+def finding(title: str, rows: "tuple[Difference, ...]", settings: "Settings") -> str:
+    """Say how a model's main scores differ from the first model's, and whether that is significant."""
+    from isomargin.measure.scores.registry import find_score
+
     by_score = {row.score: row for row in rows}
     lines = []
-    for score, name in (("opis", "OPIS"), ("recall@1", "recall@1")):
-        row = by_score[score]
+    for score in map(find_score, TESTED):
+        row = by_score[score.name]
         size = abs(row.difference.value if row.change is None else row.change.value)
         amount = f"{100 * size:.2f} points" if row.change is None else f"{size:.0%}"
         direction = "lower" if row.difference.value < 0 else "higher"
         chance = "statistically significant" if row.certain else "NOT statistically significant"
-        lines.append(f"{name} is {amount} {direction}: {chance}")
-    return f"  {title:{WIDTH}}{lines[0]}\n  {'':{WIDTH}}{lines[1]}"
+        lines.append(f"{score.title_for(settings)} is {amount} {direction}: {chance}")
+    return "\n".join(f"  {name:{WIDTH}}{line}" for name, line in zip((title, "", ""), lines, strict=True))
