@@ -75,6 +75,16 @@ def assert_scores_agree(evaluation: im.Evaluation, reference: SimpleNamespace, t
         # Rounding similarities, as both must to see ties, moves distances by 1e-11, and with them their spread.
         smallest = 2e-11 if "spread" in name else 1e-14
         np.testing.assert_allclose(value, expected[name], rtol=tolerance, atol=smallest, err_msg=name)
+    assert_shares_agree(evaluation, reference, exact=tolerance <= 1e-9)
+
+
+def assert_shares_agree(evaluation: im.Evaluation, reference: SimpleNamespace, exact: bool) -> None:
+    """The classes near a target rate are the same ones, except those that pairs counted in bins leave undecided."""
+    for name in ("far_within_two", "frr_within_two"):
+        found, expected = getattr(evaluation, name), getattr(reference, name)
+        assert (found.classes, found.left_out) == (expected.classes, expected.left_out), name
+        undecided = 0.0 if exact or not expected.classes else expected.undecided
+        np.testing.assert_allclose(found.share, expected.share, rtol=0, atol=undecided + 1e-12, err_msg=name)
 
 
 def assert_classes_agree(evaluation: im.Evaluation, reference: SimpleNamespace, tolerance: float) -> None:

@@ -40,6 +40,12 @@ def distance_from_similarity(similarity: Floats) -> Floats:
     return np.sqrt(np.maximum(0.0, 2.0 - 2.0 * np.round(similarity, SIMILARITY_DECIMALS)))
 
 
+def signed_distances(similarity: Floats) -> Floats:
+    """Distances of similarities that may exceed 1, where they are negative."""
+    squared = 2.0 - 2.0 * np.round(similarity, SIMILARITY_DECIMALS)
+    return np.where(squared < 0, -np.sqrt(np.abs(squared)), np.sqrt(np.abs(squared)))
+
+
 def distance_matrix(unit: Floats) -> Floats:
     """All distances. Exactly symmetric: a pair is computed once and written to both of its places."""
     count = len(unit)
@@ -210,6 +216,20 @@ def spread(values: Floats, width: float) -> SimpleNamespace:
     )
 
 
+def near_target(errors: Sequence[int], pairs: Sequence[int], target: float) -> SimpleNamespace:
+    """Share of the classes whose error rate is within a factor of two of the target, where ten errors are expected."""
+    counted = [(error, pair) for error, pair in zip(errors, pairs, strict=True) if target * pair >= 10 - COUNT_SLACK]
+    near = [(target / 2) * pair - COUNT_SLACK <= error <= 2 * target * pair + COUNT_SLACK for error, pair in counted]
+    # A class within two pairs of half or twice the target may fall on either side if its pairs are not counted exactly.
+    close = [min(abs(error - target / 2 * pair), abs(error - 2 * target * pair)) < 2 for error, pair in counted]
+    return SimpleNamespace(
+        share=ratio(sum(near), len(counted)),
+        classes=len(counted),
+        left_out=len(pairs) - len(counted),
+        undecided=ratio(sum(close), len(counted)),
+    )
+
+
 # --- Verification -----------------------------------------------------------------------------------------------------
 
 
@@ -349,8 +369,9 @@ def reference(
     target_far: float = 0.01,
     target_frr: float = 0.05,
     k: Sequence[int] = (1, 2, 4, 8),
+    similarities: ArrayLike | None = None,
 ) -> SimpleNamespace:
-    """Everything the evaluation reports.
+    """Everything the evaluation reports; of a symmetric (n, n) matrix of similarities instead of cosines, if given.
 
     Fields named `class_...` and `opis_contribution` hold one value per entry of `classes`, NaN where a class has none.
     The curves `sensitivity`, `specificity`, `precision` and `utility` have one row per entry of `curve_index`.
@@ -369,7 +390,11 @@ def reference(
     if len(classes) < 2 or sizes.max() < 2:
         raise ValueError("there must be a positive and a negative pair")
     # Rows of a class side by side, so that a class is a slice.
-    matrix = distance_matrix(unit_rows(embeddings)[np.argsort(class_of_row, kind="stable")])
+    order = np.argsort(class_of_row, kind="stable")
+    if similarities is None:
+        matrix = distance_matrix(unit_rows(embeddings)[order])
+    else:
+        matrix = signed_distances(np.asarray(similarities, dtype=np.float64)[np.ix_(order, order)])
     bounds = class_bounds(sizes)
     positives, negatives = pooled_positives(matrix, bounds), pooled_negatives(matrix, bounds)
 
@@ -388,6 +413,13 @@ def reference(
 
     def spread_out(values: Sequence[float]) -> Floats:
         return by_class(values, curve_index, len(classes))
+
+    frr_target_distance = distance_at_frr(positives, target_frr)
+    rejected = [
+        len(own) - int(count_within(own, frr_target_distance))
+        for own in (class_positives(matrix, *bounds[index]) for index in curve_index)
+    ]
+    accepted = [int(count_within(class_negatives(matrix, *bounds[index]), target_distance)) for index in curve_index]
 
     class_far_distance = np.array([one.far_distance for one in per_class])
     class_frr_distance = spread_out([one.frr_distance for one in with_curve])
@@ -436,6 +468,8 @@ def reference(
         class_frr_distance=class_frr_distance,
         far_distance_spread=spread(class_far_distance[curve_index], upper - lower),
         frr_distance_spread=spread(class_frr_distance[curve_index], upper - lower),
+        far_within_two=near_target(accepted, [one.negative_pairs for one in with_curve], target_far),
+        frr_within_two=near_target(rejected, [one.positive_pairs for one in with_curve], target_frr),
         # verification
         eer=eer,
         eer_distance=eer_distance,

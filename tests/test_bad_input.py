@@ -173,7 +173,7 @@ SETTINGS = {
     "range that is empty": (["--frr", "1e-9"], {"frr": 1e-9}, "the calibration range is empty"),
     "frr": (["--frr", "1"], {"frr": 1.0}, "frr is 1.0: a number above 0 and below 1"),
     "target frr": (["--target-frr", "0"], {"target_frr": 0.0}, "target_frr is 0.0: a number above 0 and below 1"),
-    "distances out of order": (["--distances", "1.5", "0.5"], {"distances": (1.5, 0.5)}, "0 <= lower < upper <= 2"),
+    "distances out of order": (["--distances", "1.5", "0.5"], {"distances": (1.5, 0.5)}, "the lower one first"),
     "distances equal": (["--distances", "1", "1"], {"distances": (1, 1)}, "distances is (1.0, 1.0)"),
     "distances below zero": (["--distances", "-1", "1"], {"distances": (-1, 1)}, "distances is (-1.0, 1.0)"),
     "distances too large": (["--distances", "1", "3"], {"distances": (1, 3)}, "distances is (1.0, 3.0)"),
@@ -607,7 +607,10 @@ def assert_close(evaluation, tolerance):
     actual, expected = flat(evaluation.scores()), flat(BASE.scores())
     assert actual.keys() == expected.keys()
     for name, value in expected.items():
-        assert actual[name] == pytest.approx(value, abs=tolerance, rel=tolerance), name
+        if value is None:  # unknown, as shares of classes near a rate are where classes have few pairs
+            assert actual[name] is None, name
+        else:
+            assert actual[name] == pytest.approx(value, abs=tolerance, rel=tolerance), name
 
 
 def mapped(tmp_path):

@@ -16,6 +16,7 @@ LAYERS = (
     "measure.scores",
     "measure.statistics",
     "measure",
+    "equalize",
     "theory",
     "thresholds",
     "losses",

@@ -194,6 +194,23 @@ def test_distances_are_symmetric_and_rounding_makes_no_difference():
     assert np.array_equal(matrix[:40, :40], matrix[40:, 40:])
 
 
+def test_similarities_replace_cosines_and_may_exceed_one():
+    # A = {0, 1}, B = {2, 3}: positives 1.5 and 0.5, negatives 2 and three times -1, so distances -1 1, -sqrt(2) 2 2 2.
+    matrix = np.array([[9, 1.5, 2, -1], [1.5, 9, -1, -1], [2, -1, 9, 0.5], [-1, -1, 0.5, 9]])
+    result = reference(np.eye(4), ["A", "A", "B", "B"], similarities=matrix, far=(0.25, 0.5), k=(1,))
+    np.testing.assert_allclose(result.positive_distances, [-1, 1])
+    np.testing.assert_allclose(result.negative_distances, [-sqrt(2), 2, 2, 2])
+    np.testing.assert_allclose(result.calibration_range, [-sqrt(2), 2])
+    assert result.recall_at_k == {1: 0.5}  # the pair 0, 2 are each other's nearest
+    rows = np.random.default_rng(6).normal(size=(30, 5))
+    plain, given = (
+        reference(rows, np.arange(30) % 5, similarities=matrix)
+        for matrix in (None, unit_rows(rows) @ unit_rows(rows).T)
+    )
+    for name in ("opis", "eer", "auc", "map_at_r", "target_distance"):
+        assert getattr(plain, name) == pytest.approx(getattr(given, name), rel=1e-9)
+
+
 def random_set(seed: int, steps: int):
     """Whole-number coordinates in few steps, so that many distances are tied; classes of 1 to 9 rows, shuffled."""
     generator = np.random.default_rng(seed)

@@ -12,8 +12,12 @@ if TYPE_CHECKING:
     from isomargin.core.errors import InputError
     from isomargin.data.glyphs import load_glyphs
     from isomargin.data.registry import load_data
+    from isomargin.equalize.adapter import Adapter
+    from isomargin.equalize.cross_validation import EqualizerCV
+    from isomargin.equalize.equalizer import Equalizer
     from isomargin.io.embedding_set import EmbeddingSet
     from isomargin.measure.comparison import compare
+    from isomargin.measure.diagnosis import diagnose
     from isomargin.measure.evaluate import evaluate
     from isomargin.measure.evaluation import Evaluation
     from isomargin.measure.scores.consistency import epsilon_opis, opis
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from isomargin.thresholds.choose import choose_threshold
     from isomargin.thresholds.conformal import promise_threshold
     from isomargin.thresholds.transfer import transfer_threshold
+    from isomargin.training.adapt import fit_adapter
     from isomargin.training.loop import train
     from isomargin.training.recipe import load_recipe
     from isomargin.training.run import open_run
@@ -32,7 +37,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Adapter",
     "EmbeddingSet",
+    "Equalizer",
+    "EqualizerCV",
     "Evaluation",
     "InputError",
     "Settings",
@@ -40,9 +48,11 @@ __all__ = [
     "calibrate",
     "choose_threshold",
     "compare",
+    "diagnose",
     "epsilon_opis",
     "evaluate",
     "figures",
+    "fit_adapter",
     "load_data",
     "load_glyphs",
     "load_recipe",
@@ -68,12 +78,17 @@ _HOMES = {
     "choose_threshold": "isomargin.thresholds.choose",
     "calibrate": "isomargin.thresholds.calibrate",
     "ThresholdCard": "isomargin.thresholds.card",
+    "Adapter": "isomargin.equalize.adapter",
     "EmbeddingSet": "isomargin.io.embedding_set",
+    "Equalizer": "isomargin.equalize.equalizer",
+    "EqualizerCV": "isomargin.equalize.cross_validation",
     "Evaluation": "isomargin.measure.evaluation",
     "InputError": "isomargin.core.errors",
     "Settings": "isomargin.measure.settings",
+    "diagnose": "isomargin.measure.diagnosis",
     "epsilon_opis": "isomargin.measure.scores.consistency",
     "evaluate": "isomargin.measure.evaluate",
+    "fit_adapter": "isomargin.training.adapt",
     "load_data": "isomargin.data.registry",
     "load_glyphs": "isomargin.data.glyphs",
     "load_recipe": "isomargin.training.recipe",

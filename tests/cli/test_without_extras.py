@@ -73,9 +73,14 @@ def test_the_measuring_commands_run_without_the_optional_packages(folder):
         "transfer card.json b.safetensors --output transfer.csv",
         "compare a.json b.safetensors run --output compare.csv",
         "report run a.json -o report.html",
+        "equalize a.npz --neighbours 10 --skip 0",
+        "equalize a.npz --unlabelled --neighbours 10 --skip 5 --output local.json",
+        "evaluate a.npz --equalizer local.json --report equalized.html --json",
+        "threshold a.npz --equalizer equalizer.json --far 0.05 --output equalized-card.json",
+        "transfer equalized-card.json b.safetensors --equalizer equalizer.json",
     )
-    assert codes == [0] * 7, errors
-    for name in ("a.csv", "a.html", "card.txt", "transfer.csv", "compare.csv", "report.html"):
+    assert codes == [0] * 12, errors
+    for name in ("a.csv", "a.html", "card.txt", "transfer.csv", "compare.csv", "report.html", "equalized.html"):
         assert (folder / name).stat().st_size > 0
     assert json.loads((folder / "a.json").read_text())["scores"]["items"] == 120
 
@@ -86,6 +91,7 @@ def test_the_measuring_commands_run_without_the_optional_packages(folder):
         ("train glyphs", "train"),
         ("tune glyphs", "train"),
         ("embed run", "train"),
+        ("adapt a.npz", "train"),
         ("demo", "train"),
         ("evaluate a.npz --device cpu", "train"),
         ("report run --thumbnails 2", "train"),

@@ -25,7 +25,7 @@ def drawn(seed, images=12):
 
 @functools.cache
 def measured(seed):
-    return im.evaluate(*drawn(seed), distances=RANGE, map_at_r=False, k=(1,))
+    return im.evaluate(*drawn(seed), distances=RANGE, map_at_r=False, k=(1,), target_frr=0.2)
 
 
 def test_an_images_rates_are_shares_of_its_friends_and_strangers():
@@ -52,6 +52,8 @@ def test_intervals_over_images_are_as_wide_as_other_images_make_the_scores():
         "debiased_opis": [each.debiased_opis for each in evaluations],
         "mean_utility": [each.mean_utility for each in evaluations],
         "recall@1": [each.recall_at_k[1] for each in evaluations],
+        "far_within_two": [each.far_within_two.share for each in evaluations],
+        "frr_within_two": [each.frr_within_two.share for each in evaluations],
         "far": [each.at(threshold).far for each in evaluations],
         "frr": [each.at(threshold).frr for each in evaluations],
     }

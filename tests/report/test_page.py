@@ -128,6 +128,7 @@ def test_it_opens_with_the_scores_and_at_the_target_far(show, plain):
         "opis": scores["opis"],
         "debiased_opis": scores["debiased_opis"],
         "epsilon_opis": scores["epsilon_opis"],
+        "far_within_two": scores["far_within_two"],
         "classes": scores["classes"],
         "items": scores["items"],
         "pairs": scores["positive_pairs"] + scores["negative_pairs"],
@@ -138,7 +139,11 @@ def test_it_opens_with_the_scores_and_at_the_target_far(show, plain):
         assert numbers_in(tab.text(shown))[0] == pytest.approx(value, rel=0.01), score
     span = ".tile[data-score=calibration_range] .value"
     assert (tab.number(span, "data-low"), tab.number(span, "data-high")) == evaluation.calibration_range
-    for score in ("recall@1", "opis", "debiased_opis", "epsilon_opis"):
+    near, left_out = evaluation.far_within_two, r"\d+ of 40 classes left out \(too few pairs\)"
+    remark = tab.text(".tile[data-score=far_within_two] .hint")
+    assert re.fullmatch(rf"[\d.]+% if only chance differed; {left_out}", remark)
+    assert numbers_in(remark)[:2] == pytest.approx([near.expected, near.left_out], rel=0.01)
+    for score in ("recall@1", "opis", "debiased_opis", "epsilon_opis", "far_within_two"):
         shown = f".tile[data-score='{score}'] .interval[data-run='0']"
         bounds = tab.number(shown, "data-low"), tab.number(shown, "data-high")
         assert bounds == pytest.approx((intervals[score].low, intervals[score].high)), score

@@ -17,19 +17,17 @@ def test_every_tile_has_every_run_and_its_difference_to_the_first(show, two_runs
     differences = {row.score: row.difference for row in compared.others["even"]}
     for run, evaluation in enumerate(two_runs.evaluations):
         scores, intervals = evaluation.scores(), evaluation.intervals()
-        wanted = {
-            "recall@1": scores["recall_at_k"]["1"],
-            **{name: scores[name] for name in ("opis", "debiased_opis", "epsilon_opis", "classes", "items")},
-        }
+        names = ("opis", "debiased_opis", "epsilon_opis", "far_within_two", "classes", "items")
+        wanted = {"recall@1": scores["recall_at_k"]["1"], **{name: scores[name] for name in names}}
         for score, value in wanted.items():
             assert close(tab.number(f".tile[data-score='{score}'] .value[data-run='{run}']"), value), score
-        for score in ("recall@1", "opis", "debiased_opis", "epsilon_opis"):
+        for score in ("recall@1", "opis", "debiased_opis", "epsilon_opis", "far_within_two"):
             shown = f".tile[data-score='{score}'] .interval[data-run='{run}']"
             bounds = tab.number(shown, "data-low"), tab.number(shown, "data-high")
             assert bounds == pytest.approx((intervals[score].low, intervals[score].high)), score
         span = f".tile[data-score=calibration_range] .value[data-run='{run}']"
         assert (tab.number(span, "data-low"), tab.number(span, "data-high")) == evaluation.calibration_range
-    for score in ("recall@1", "opis", "debiased_opis", "epsilon_opis"):
+    for score in ("recall@1", "opis", "debiased_opis", "epsilon_opis", "far_within_two"):
         shown = tab.number(f".tile[data-score='{score}'] .difference[data-run='1']")
         assert close(shown, differences[score].value, 1e-9), score
     assert tab.find(".difference[data-run='0']").count() == 0

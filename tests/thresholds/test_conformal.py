@@ -1,7 +1,9 @@
 """Promises for unseen classes: they hold on drawn classes of a known law, and the threshold is the best that keeps
 them."""
 
+import copy
 import json
+from collections import defaultdict
 from fractions import Fraction
 
 import numpy as np
@@ -273,6 +275,116 @@ def test_the_spread_of_the_share_over_the_target_is_the_one_the_assumptions_name
     promise = Promise("far", 0.1, 0.1, classes=39, distance=1.0, far=0.01, frr=0.1)
     named = next(each for each in promise.assumptions if "standard deviation" in each).split()[-1]
     assert shares.std() == pytest.approx(float(named.rstrip("%")) / 100, rel=0.1)
+
+
+# ----- equalized similarities
+
+
+def draw_items(generator, classes, items=8):
+    """Classes of different spread, whose items are nearer to each other than to those of other classes."""
+    centres = generator.normal(size=(classes, 8))
+    spreads = generator.uniform(0.1, 0.4, classes)
+    rows = centres[:, None] + spreads[:, None, None] * generator.normal(size=(classes, items, 8))
+    return rows.reshape(-1, 8), np.repeat(np.arange(classes), items)
+
+
+def equalized_distances(items, item_shifts, others, other_shifts):
+    """(items, others) equalized distances."""
+    items, others = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (items, others))
+    apart = 2 - 2 * (items @ others.T + item_shifts[:, None] + other_shifts)
+    return np.copysign(np.sqrt(np.abs(apart)), apart)
+
+
+def distances_of_new_class(equalizer, index, items):
+    """Distances of a new class to the index, after it has joined and without."""
+    grown = copy.copy(equalizer).partial_fit(items)
+    joined = grown.shifts(np.concatenate([index, items])).values
+    return {
+        "joined": equalized_distances(items, joined[len(index) :], index, joined[: len(index)]),
+        "not joined": equalized_distances(items, equalizer.shifts(items).values, index, equalizer.shifts(index).values),
+    }
+
+
+@pytest.fixture(scope="module")
+def shares_over():
+    """(sets,) shares of new classes, joined or not, whose FAR exceeds the promise of each evaluation."""
+    generator, known, found = np.random.default_rng(6), 40, defaultdict(list)
+    for _ in range(12):
+        rows, labels = draw_items(generator, known + 10)
+        index, calibration = rows[labels < known], labels[labels < known]
+        equalizer = im.Equalizer(neighbours=4, skip=0, threads=1).fit(index)  # fewer than a class has items
+        new = [distances_of_new_class(equalizer, index, rows[labels == i]) for i in range(known, known + 10)]
+        for as_new in (False, True):
+            evaluation = im.evaluate(index, calibration, equalizer=equalizer, new_classes=as_new, threads=1)
+            distance = promised_distance(evaluation.counts.negatives, "far", 0.1, 0.1)
+            for case in ("joined", "not joined"):
+                rates = [np.mean(apart[case] <= distance) for apart in new]
+                found[case, as_new].append(np.mean(np.array(rates) > 0.1))
+    return {key: np.array(shares) for key, shares in found.items()}
+
+
+@pytest.mark.filterwarnings("ignore:about .* of OPIS is noise")
+def test_an_equalized_promise_holds_for_classes_measured_alike_and_fails_for_others(shares_over):
+    for case, as_new in (("joined", False), ("not joined", True), ("joined", True)):
+        share, error = mean_and_error(shares_over[case, as_new])
+        assert share <= 0.1 + 0.02 + 3 * error  # 2%, because calibration classes are compared with each other
+    assert shares_over["joined", False].mean() > 0.03
+    share, error = mean_and_error(shares_over["not joined", False])
+    assert share > 0.2 + 3 * error
+
+
+def test_a_class_is_farther_from_all_others_once_it_has_joined(equalized):
+    equalizer, rows, labels = equalized
+    equalizer = im.Equalizer(**equalizer.get_params()).fit(rows[labels < 40])
+    apart = distances_of_new_class(equalizer, rows[labels < 40], rows[labels == 50])
+    assert (apart["joined"] >= apart["not joined"] - 1e-6).all()
+    assert (apart["joined"] > apart["not joined"] + 0.01).mean() > 0.5
+
+
+@pytest.fixture(scope="module")
+def equalized():
+    """An equalizer, its reference of forty classes, and forty other classes."""
+    rows, labels = draw_items(np.random.default_rng(7), 80)
+    half = labels < 40
+    equalizer = im.Equalizer(neighbours=20, skip=0, threads=1).fit(rows[half], ids=np.flatnonzero(half))
+    return equalizer, rows, labels
+
+
+def promise_of(equalized, chosen, rate="far", **options):
+    equalizer, rows, labels = equalized
+    evaluation = im.evaluate(rows[chosen], labels[chosen], equalizer=equalizer, **options)
+    return promise_threshold(evaluation, **{rate: 0.1}, delta=0.1).promise
+
+
+@pytest.mark.parametrize("rate", ["far", "frr"])
+def test_an_equalized_promise_says_for_which_classes_it_is(equalized, rate):
+    reference, others = np.arange(320), np.arange(320, 640)
+    joined = promise_of(equalized, reference, rate).assumptions[3]
+    new = promise_of(equalized, reference, rate, new_classes=True).assumptions[3]
+    outside = promise_of(equalized, others, rate).assumptions[3]
+    assert joined.startswith("its items have joined the reference")
+    assert new.startswith("its items are not in the reference")
+    assert outside.startswith("its items are not in the reference")
+    assert len({joined, new, outside}) == 3
+    measured = {"far": (joined, "up to 86%"), "frr": (new, "up to 26%")}[rate]
+    assert measured[1] in measured[0]
+
+
+def test_rows_of_the_reference_are_known_by_their_ids_or_as_copies(equalized):
+    _, rows, labels = equalized
+    some = np.arange(300)[::-1]
+    assert promise_of(equalized, some, ids=some).own_class == "in_reference"
+    with pytest.warns(UserWarning, match="exact copy"):
+        assert promise_of(equalized, some).own_class == "in_reference"
+    cohort = im.Equalizer(neighbours=20, skip=0, method="cohort", threads=1).fit(rows[:320])
+    assert promise_of((cohort, rows, labels), np.arange(320, 640)).own_class == "outside"
+    assert promise_of((cohort, rows, labels), np.arange(320)).own_class == "in_reference"
+
+
+def test_rows_partly_of_the_reference_promise_nothing(equalized):
+    some = np.arange(200, 500)
+    with pytest.raises(im.InputError, match="some of the evaluated rows are in the reference"):
+        promise_of(equalized, some, ids=some)
 
 
 # ----- what cannot be promised

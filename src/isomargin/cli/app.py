@@ -10,14 +10,14 @@ from typing import Annotated
 import typer
 
 from isomargin import __version__
-from isomargin.cli import demo, figures, measuring, report, thresholds, training
+from isomargin.cli import adapting, demo, equalizing, figures, measuring, report, thresholds, training
 from isomargin.cli.running import run_app
 
 app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Measure how consistently one distance threshold works across classes, train models for which it works "
-    "better, and choose thresholds.",
+    help="Measure how consistently one similarity threshold works across classes, make it work better by equalizing or "
+    "training, and choose thresholds.",
 )
 
 
@@ -44,6 +44,7 @@ def options(
 
 for command in (
     measuring.evaluate,
+    equalizing.equalize,
     thresholds.threshold,
     thresholds.transfer,
     thresholds.compare,
@@ -53,5 +54,6 @@ for command in (
     training.train,
     training.tune,
     training.embed,
+    adapting.adapt,
 ):
     app.command()(command)

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,16 +24,26 @@ def show(
     as_json: bool,
     intervals: "Mapping[str, Interval] | None" = None,
     resampled: str = "",
+    source: str = "FILE",
 ) -> None:
-    """Print an evaluation, as tables or as JSON; notes go to standard error."""
-    from isomargin.cli.tables import as_values, print_evaluation
+    """Print an evaluation and a diagnosis, as tables or as JSON; notes go to standard error.
+
+    ``source`` is how commands name the embeddings: a path, quoted for a shell, and the options with which it was read.
+    """
+    from isomargin.cli.tables import as_values, print_diagnosis, print_evaluation
+    from isomargin.measure.diagnosis import FILE, diagnose
 
     for note in evaluation.all_notes:
         print(printable(f"note: {note}"), file=sys.stderr)
+    findings = [replace(found, remedy=found.remedy.replace(FILE, source)) for found in diagnose(evaluation)]
     if as_json:
-        print(json.dumps(as_values(evaluation, worst, worst_by, intervals), allow_nan=False, indent=1))
+        values = as_values(evaluation, worst, worst_by, intervals) | {
+            "diagnosis": [asdict(found) for found in findings]
+        }
+        print(json.dumps(values, allow_nan=False, indent=1))
     else:
         print_evaluation(evaluation, worst, worst_by, intervals, resampled)
+        print_diagnosis(findings)
 
 
 def check_writable(path: Path | None, suffix: str) -> None:

@@ -9,10 +9,14 @@ import typer
 from isomargin.cli.common import check_writable, show, writing
 from isomargin.cli.opening import (
     EmbeddingsKey,
+    EqualizerFile,
     Labels,
     LabelsKey,
+    NewClasses,
+    equalizing,
     open_embeddings,
     read_options,
+    shifts_of,
     without_warnings,
 )
 from isomargin.core import checks
@@ -29,6 +33,8 @@ def evaluate(
     labels: Labels = None,
     embeddings_key: EmbeddingsKey = "embeddings",
     labels_key: LabelsKey = "labels",
+    equalizer: EqualizerFile = None,
+    new_classes: NewClasses = False,
     far: Annotated[
         tuple[float, float],
         typer.Option(
@@ -135,11 +141,14 @@ def evaluate(
     if resample != "classes" and not intervals:
         raise InputError("--resample needs --intervals: give both, or neither")
     check_writable(output, ".json")
+    if output is not None and equalizer is not None and output.resolve() == equalizer.resolve():
+        raise InputError(f"{output} is the equalizer: choose another name for --output")
     check_writable(per_class, ".csv")
     check_writable(report, ".html")
     check_worst_by(worst_by)
-    (options,) = read_options([file], labels, embeddings_key, labels_key)
+    (options,) = read_options([file], labels, embeddings_key, labels_key, equalizer, new_classes)
     embeddings = open_embeddings(file, options)
+    shifts = shifts_of(file, embeddings, options)
     evaluation = without_warnings(
         run,
         embeddings.vectors,
@@ -163,11 +172,12 @@ def evaluate(
         exact=exact,
         device=device,
         threads=threads,
+        **equalizing(options, shifts),
     )
     bounds = None
     if intervals:
         items = (embeddings.vectors, embeddings.labels) if resample == "items" else None
-        bounds = evaluation.intervals(draws, confidence, items=items)
+        bounds = evaluation.intervals(draws, confidence, items=items, shifts=shifts)
         for note in note_on_few_classes(evaluation) if resample == "classes" else ():
             print(f"note: {note}", file=sys.stderr)
     if output is not None:
@@ -181,10 +191,11 @@ def evaluate(
         from isomargin.report.sources import Source, report_on
 
         with writing(report):
-            report_on({file.stem: Source(evaluation, embeddings)}, report)
+            source = Source(evaluation, embeddings, shifts=shifts)
+            report_on({file.stem: source}, report)
         tell_report(report)
     varied = "other classes of the same kind" if resample == "classes" else "other items of the same classes"
-    show(evaluation, worst, worst_by, as_json, bounds, varied)
+    show(evaluation, worst, worst_by, as_json, bounds, varied, options.words(file))
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:

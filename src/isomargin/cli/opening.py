@@ -1,9 +1,10 @@
-"""Open a path given on the command line: a file of embeddings, an evaluation, the folder of a run or a threshold card.
+"""Open a path given on the command line: embeddings, an evaluation, the folder of a run, a card or an equalizer.
 
 This is the only module that tells them apart. It also defines the options for reading embeddings. It does not import
 torch.
 """
 
+import shlex
 import sys
 import warnings
 from collections.abc import Sequence
@@ -19,8 +20,10 @@ from isomargin.core.text import printable
 from isomargin.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
+    from isomargin.equalize.equalizer import Equalizer
     from isomargin.io.embedding_set import EmbeddingSet
     from isomargin.measure.evaluation import Evaluation
+    from isomargin.measure.pairs.inputs import Shifts
     from isomargin.report.sources import Source
     from isomargin.thresholds.card import ThresholdCard
 
@@ -38,7 +41,22 @@ EmbeddingsKey = Annotated[
 ]
 LabelsKey = Annotated[str, typer.Option(help="Name of the array, column or tensor in the file that holds the labels.")]
 
-Kind = Literal["embeddings", "evaluation", "run", "card"]
+EqualizerFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--equalizer",
+        help="Equalizer that `isomargin equalize` wrote: similarities are equalized before they are measured.",
+    ),
+]
+NewClasses = Annotated[
+    bool,
+    typer.Option(
+        "--new-classes",
+        help="With --equalizer: measure every class as if it were not in the equalizer's reference yet.",
+    ),
+]
+
+Kind = Literal["embeddings", "evaluation", "run", "card", "equalizer"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +69,22 @@ class ReadOptions:
     """Name of the array, column or tensor that holds the embeddings."""
     labels_key: str = "labels"
     """Name of the array, column or tensor that holds the labels."""
+    equalizer: "Equalizer | None" = None
+    """What equalizes the similarities of embeddings."""
+    new_classes: bool = False
+    """Whether classes are measured as if they were not in the equalizer's reference."""
+
+    def words(self, path: Path) -> str:
+        """Return the path and these options as words of a command line.
+
+        >>> ReadOptions(Path("my labels.txt")).words(Path("a.npy"))
+        "a.npy --labels 'my labels.txt'"
+        """
+        words = [str(path)]
+        words += [] if self.labels is None else ["--labels", str(self.labels)]
+        words += [] if self.embeddings_key == "embeddings" else ["--embeddings-key", self.embeddings_key]
+        words += [] if self.labels_key == "labels" else ["--labels-key", self.labels_key]
+        return shlex.join(words)
 
 
 AS_USUAL = ReadOptions()
@@ -58,6 +92,7 @@ AS_USUAL = ReadOptions()
 
 def kind_of(path: Path) -> Kind:
     """Return what a path is, by its suffix and, for JSON, by its content."""
+    from isomargin.equalize.saving import is_equalizer
     from isomargin.thresholds.card import is_card
 
     if path.is_dir():
@@ -65,14 +100,26 @@ def kind_of(path: Path) -> Kind:
     check_file(path)
     if path.suffix != ".json":
         return "embeddings"
+    if is_equalizer(path):
+        return "equalizer"
     return "card" if is_card(path) else "evaluation"
 
 
 def read_options(
-    paths: Sequence[Path], labels: Sequence[Path] | None, embeddings_key: str, labels_key: str
+    paths: Sequence[Path],
+    labels: Sequence[Path] | None,
+    embeddings_key: str,
+    labels_key: str,
+    equalizer: Path | None = None,
+    new_classes: bool = False,
 ) -> list[ReadOptions]:
     """Return the options of each path; only files of embeddings take labels, one file for all or one for each."""
     labels = list(labels or ())
+    if new_classes and equalizer is None:
+        raise InputError("--new-classes concerns the reference of an equalizer: give --equalizer, or leave it out")
+    if equalizer is not None and all(kind_of(path) in ("evaluation", "card") for path in paths):
+        raise InputError(f"{paths[0]} has counts, which cannot be equalized any more: give the embeddings")
+    loaded = None if equalizer is None else open_equalizer(equalizer)
     unlabelled = [path for path in paths if kind_of(path) == "embeddings"]
     if labels and not unlabelled:
         raise InputError(f"{paths[0]} contains its own labels: leave out --labels")
@@ -83,7 +130,9 @@ def read_options(
         )
     files = iter(labels * len(unlabelled) if len(labels) == 1 else labels)
     return [
-        ReadOptions(next(files) if labels and path in unlabelled else None, embeddings_key, labels_key)
+        ReadOptions(
+            next(files) if labels and path in unlabelled else None, embeddings_key, labels_key, loaded, new_classes
+        )
         for path in paths
     ]
 
@@ -111,7 +160,10 @@ def open_evaluation(path: Path, options: ReadOptions = AS_USUAL) -> "Evaluation"
     """Read the evaluation of a run or of a file; embeddings are evaluated."""
     from isomargin.measure.evaluation import Evaluation
 
-    match kind_of(path):
+    kind = kind_of(path)
+    if options.equalizer is not None and kind in ("embeddings", "run"):
+        return evaluate_embeddings(path, open_embeddings(path, options), options)
+    match kind:
         case "run":
             _refuse_not_evaluated(path)
             if not RunFolder(path).finished:
@@ -123,7 +175,9 @@ def open_evaluation(path: Path, options: ReadOptions = AS_USUAL) -> "Evaluation"
             return Evaluation.load(path)
         case "card":
             raise InputError(f"{path} is a threshold card, which has no pairs: give embeddings, an evaluation or a run")
-    return evaluate_embeddings(path, open_embeddings(path, options))
+        case "equalizer":
+            raise InputError(f"{path} is an equalizer: give it with --equalizer, beside embeddings")
+    return evaluate_embeddings(path, open_embeddings(path, options), options)
 
 
 def _refuse_not_evaluated(path: Path) -> None:
@@ -138,6 +192,13 @@ def open_card(path: Path) -> "ThresholdCard | None":
     return ThresholdCard.load(path) if kind_of(path) == "card" else None
 
 
+def open_equalizer(path: Path) -> "Equalizer":
+    """Read an equalizer."""
+    from isomargin.equalize.equalizer import Equalizer
+
+    return Equalizer.load(path)
+
+
 def open_source(path: Path, options: ReadOptions = AS_USUAL) -> "Source":
     """Read what a report shows: the evaluation, and the embeddings if there are any."""
     from isomargin.report.sources import Source
@@ -145,11 +206,15 @@ def open_source(path: Path, options: ReadOptions = AS_USUAL) -> "Source":
     kind = kind_of(path)
     if kind == "embeddings":
         embeddings = open_embeddings(path, options)
-        return Source(evaluate_embeddings(path, embeddings), embeddings)
-    evaluation = open_evaluation(path, options)
+        shifts = shifts_of(path, embeddings, options)
+        return Source(evaluate_embeddings(path, embeddings, options, shifts), embeddings, shifts=shifts)
     if kind == "run" and RunFolder(path).embeddings.is_file():
-        return Source(evaluation, open_embeddings(path), path)
-    return Source(evaluation, None, path if kind == "run" else None)
+        if options.equalizer is None:
+            return Source(open_evaluation(path, options), open_embeddings(path), path)
+        embeddings = open_embeddings(path)
+        shifts = shifts_of(path, embeddings, options)
+        return Source(evaluate_embeddings(path, embeddings, options, shifts), embeddings, path, shifts)
+    return Source(open_evaluation(path, options), None, path if kind == "run" else None)
 
 
 def files_read(path: Path, options: ReadOptions) -> list[Path]:
@@ -157,19 +222,74 @@ def files_read(path: Path, options: ReadOptions) -> list[Path]:
     from isomargin.io.formats import labels_beside
 
     if path.is_dir():
-        return [RunFolder(path).evaluation]
+        return [RunFolder(path).evaluation if options.equalizer is None else RunFolder(path).embeddings]
     labels = options.labels
     if labels is None and path.suffix == ".npy":
         labels = labels_beside(path)
     return [path] if labels is None else [path, labels]
 
 
-def evaluate_embeddings(path: Path, embeddings: "EmbeddingSet") -> "Evaluation":
-    """Evaluate with the default settings, or at larger rates if there are few pairs; notes go to standard error."""
+@dataclass(frozen=True)
+class WithKnownShifts:
+    """An equalizer whose shifts of one set are known already, so that neighbours are searched only once."""
+
+    equalizer: "Equalizer"
+    """The equalizer."""
+    known: "Shifts"
+    """The shifts of the set."""
+
+    def shifts(self, embeddings: Any, ids: Any = None, new_classes: Any = None) -> "Shifts":
+        """Return the known shifts."""
+        return self.known
+
+    def record(self, new_classes: bool = False) -> dict[str, Any]:
+        """Return the settings and the digest of the equalizer."""
+        return self.equalizer.record(new_classes)
+
+
+def shifts_of(path: Path, embeddings: "EmbeddingSet", options: ReadOptions) -> "Shifts | None":
+    """Return what the equalizer adds to the similarities of these embeddings; None without an equalizer.
+
+    Its warnings become notes on standard error.
+    """
+    if options.equalizer is None:
+        return None
+    labels = embeddings.labels if options.new_classes else None
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        shifts = options.equalizer.shifts(embeddings.vectors, known_ids(embeddings, options), labels)
+    for warning in caught:
+        print(printable(f"note: {path}: {warning.message}"), file=sys.stderr)
+    return shifts
+
+
+def known_ids(embeddings: "EmbeddingSet", options: ReadOptions) -> Any:
+    """Return the ids of embeddings if the equalizer has some of their type to compare them with."""
+    known, ids = None if options.equalizer is None else options.equalizer.ids_, embeddings.ids
+    return None if known is None or ids is None or (known.dtype.kind == "U") != (ids.dtype.kind == "U") else ids
+
+
+def equalizing(options: ReadOptions, shifts: "Shifts | None") -> dict[str, Any]:
+    """Return the arguments of `evaluate` that concern the equalizer."""
+    if options.equalizer is None or shifts is None:
+        return {}
+    return {"equalizer": WithKnownShifts(options.equalizer, shifts), "new_classes": options.new_classes}
+
+
+def evaluate_embeddings(
+    path: Path, embeddings: "EmbeddingSet", options: ReadOptions = AS_USUAL, shifts: "Shifts | None" = None
+) -> "Evaluation":
+    """Evaluate with the default settings, or at larger rates if there are few pairs; notes go to standard error.
+
+    ``shifts`` are those of `shifts_of`, if they are known already.
+    """
     from isomargin.measure.evaluate import evaluate
 
     rates = resolvable_rates(embeddings.labels)
-    evaluation = without_warnings(evaluate, embeddings.vectors, embeddings.labels, **rates)
+    known = shifts_of(path, embeddings, options) if shifts is None else shifts
+    evaluation = without_warnings(
+        evaluate, embeddings.vectors, embeddings.labels, **rates, **equalizing(options, known)
+    )
     for note in evaluation.all_notes:
         print(printable(f"note: {path}: {note}"), file=sys.stderr)
     return evaluation

@@ -7,7 +7,16 @@ from typing import Annotated
 import typer
 
 from isomargin.cli.common import check_writable, writing
-from isomargin.cli.opening import EmbeddingsKey, Labels, LabelsKey, open_source, read_options, short_names
+from isomargin.cli.opening import (
+    EmbeddingsKey,
+    EqualizerFile,
+    Labels,
+    LabelsKey,
+    NewClasses,
+    open_source,
+    read_options,
+    short_names,
+)
 from isomargin.core.errors import InputError
 from isomargin.training.run_folder import RunFolder
 
@@ -33,6 +42,8 @@ def report(
     labels: Labels = None,
     embeddings_key: EmbeddingsKey = "embeddings",
     labels_key: LabelsKey = "labels",
+    equalizer: EqualizerFile = None,
+    new_classes: NewClasses = False,
     title: Annotated[str | None, typer.Option(help="Title of the report. By default the names of the runs.")] = None,
     intervals: Annotated[bool, typer.Option(help="Show confidence intervals of the scores.")] = True,
     confusions: Annotated[
@@ -59,7 +70,7 @@ def report(
         raise InputError("--thumbnails shows confusions, but --no-confusions leaves them out: give one of them")
     path = output or (RunFolder(runs[0]).report if len(runs) == 1 and runs[0].is_dir() else Path("report.html"))
     check_writable(path, ".html")
-    options = read_options(runs, labels, embeddings_key, labels_key)
+    options = read_options(runs, labels, embeddings_key, labels_key, equalizer, new_classes)
     named = zip(short_names(runs).items(), options, strict=True)
     sources = {name: open_source(run, run_options) for (name, run), run_options in named}
     with writing(path):

@@ -1,9 +1,9 @@
-"""Format evaluations, transfers and comparisons as tables for people and as JSON values for programs.
+"""Format evaluations, transfers, comparisons and adapters as tables for people and as JSON values for programs.
 
 No scores are computed here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +14,18 @@ from rich.table import Table
 from rich.text import Text
 
 from isomargin.core.json_values import null_for_nan
-from isomargin.core.text import PARAGRAPH, percent, shortened
+from isomargin.core.text import PARAGRAPH, percent, printable, shortened
+from isomargin.measure.pairs.axis import similarity_of
 from isomargin.measure.scores.registry import find_score, scores_of
 
 if TYPE_CHECKING:
-    from isomargin.measure.comparison import Comparison
+    from isomargin.measure.comparison import Comparison, Difference
+    from isomargin.measure.diagnosis import Finding
     from isomargin.measure.evaluation import Evaluation
+    from isomargin.measure.scores.registry import Score
     from isomargin.measure.statistics.intervals import Interval
     from isomargin.thresholds.transfer import Transfer
+    from isomargin.training.adapt_result import AdaptResult
 
 UNLIMITED = 10_000  # columns if the output is a pipe or a file, which have no width
 
@@ -39,6 +43,18 @@ def print_evaluation(
     if worst > 0:
         console.print()
         console.print(classes_table(evaluation, worst, worst_by))
+
+
+def print_diagnosis(findings: "Sequence[Finding]") -> None:
+    """Print what an evaluation shows and what to do about it to standard output, below its tables."""
+    console = make_console()
+    if findings:
+        console.print()
+        console.print(Text("diagnosis", style="bold"))
+    for finding in findings:
+        console.print(Constrain(Text(finding.sentence), PARAGRAPH))
+        if finding.remedy:
+            console.print(Text(printable(f"  {finding.remedy}")))
 
 
 def make_console() -> Console:
@@ -62,11 +78,15 @@ def scores_table(evaluation: "Evaluation", intervals: "Mapping[str, Interval]", 
             ("items, classes", f"{evaluation.items:,} in {evaluation.class_count:,}"),
             ("positive pairs", f"{evaluation.positive_pairs:,}"),
             ("negative pairs", f"{evaluation.negative_pairs:,}" + sampled(evaluation)),
+            *([] if evaluation.equalizer is None else [("similarities", equalized_by(evaluation.equalizer))]),
         ],
         "threshold consistency": [],
         "calibration range": [("distance", "{:.4f} to {:.4f}".format(*evaluation.calibration_range))],
         "verification": [
-            (f"threshold for FAR {percent(settings.target_far, 6)}", as_threshold(evaluation.target.distance))
+            (
+                f"threshold for FAR {percent(settings.target_far, 6)}",
+                as_threshold(evaluation.target.distance, evaluation.equalizer is not None),
+            )
         ],
         "retrieval": [],
     }
@@ -76,12 +96,15 @@ def scores_table(evaluation: "Evaluation", intervals: "Mapping[str, Interval]", 
             continue
         found = intervals.get(name)
         bounds = f"  ({score.text(found.low)} to {score.text(found.high)})" if found else ""
-        groups[score.group].append((score.title_for(settings), score.text(value) + widths(name, evaluation) + bounds))
+        groups[score.group] += [
+            (score.title_for(settings), score.text(value) + widths(name, evaluation) + bounds),
+            *chance_rows(score, evaluation),
+        ]
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column()
     table.add_column(justify="right")
     for title, rows in groups.items():
-        better = " (lower is better)" if title == "threshold consistency" else ""
+        better = " (lower is better, except for shares of classes)" if title == "threshold consistency" else ""
         table.add_row(Text(title + better, style="bold"))
         for name, text in rows:
             table.add_row(Text(f"  {name}"), Text(text))
@@ -101,18 +124,36 @@ def widths(name: str, evaluation: "Evaluation") -> str:
     return f" of the range ({spreads[name].deviation:.4f})" if name in spreads else ""
 
 
+def equalized_by(equalizer: Mapping[str, Any]) -> str:
+    """Describe an equalizer in a few words."""
+    first, last = equalizer["skip"] + 1, equalizer["skip"] + equalizer["neighbours"]
+    new = ", classes as new" if equalizer.get("own_class") == "left_out" and equalizer["method"] == "local" else ""
+    return f"equalized by neighbours {first} to {last}{new}"
+
+
+def chance_rows(score: "Score", evaluation: "Evaluation") -> list[tuple[str, str]]:
+    """Return the rows below a share of classes near a target: what chance would leave, and how many do not count."""
+    found = {"far_within_two": evaluation.far_within_two, "frr_within_two": evaluation.frr_within_two}.get(score.name)
+    if found is None:
+        return []
+    left_out = f"{found.left_out:,} of {found.classes + found.left_out:,}"
+    return [("  if only chance differed", score.text(found.expected)), ("  classes left out, too few pairs", left_out)]
+
+
 def sampled(evaluation: "Evaluation") -> str:
     """Return a remark if the negative pairs are a sample; else an empty text."""
     return " (sampled)" if evaluation.settings.pairs == "sampled" else ""
 
 
-def as_threshold(distance: float) -> str:
-    """Format a distance with the cosine similarity that it corresponds to.
+def as_threshold(distance: float, equalized: bool = False) -> str:
+    """Format a distance with the similarity that it corresponds to.
 
-    >>> as_threshold(1.0)
-    'distance 1.0000 (cosine 0.5000)'
+    >>> as_threshold(1.0), as_threshold(1.0, equalized=True)
+    ('distance 1.0000 (cosine 0.5000)', 'distance 1.0000 (equalized similarity 0.5000)')
     """
-    return f"distance {distance:.4f} (cosine {1 - distance**2 / 2:.4f})"
+    return (
+        f"distance {distance:.4f} ({'equalized similarity' if equalized else 'cosine'} {similarity_of(distance):.4f})"
+    )
 
 
 def classes_table(evaluation: "Evaluation", number: int, by: str) -> RenderableType:
@@ -158,7 +199,7 @@ def transfer_table(transfer: "Transfer") -> RenderableType:
         "*: the rate that one class in twenty exceeds. own: the threshold at which the set has the FAR of the "
         "calibration set"
     )
-    title = f"one threshold for all: {as_threshold(transfer.distance)}"
+    title = f"one threshold for all: {as_threshold(transfer.distance, transfer.equalized)}"
     return Group(Text(title, style="bold"), table, paragraph(below))
 
 
@@ -187,6 +228,41 @@ def differences_table(comparison: "Comparison", name: str) -> RenderableType:
     return Group(Text(title, style="bold"), table)
 
 
+def candidates_table(result: "AdaptResult") -> RenderableType:
+    """Return a table of the candidates' scores on the judgement classes, with their changes from the raw embeddings."""
+    from isomargin.training.adapt_result import CANDIDATES, SHOWN
+
+    raw, comparison = result.evaluations["raw"], result.comparison
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    for candidate in CANDIDATES:
+        table.add_column(candidate, justify="right", no_wrap=True)
+    for score in map(find_score, SHOWN):
+        values = [score.read(result.evaluations[candidate]) for candidate in CANDIDATES]
+        table.add_row(score.title_for(raw.settings), *map(score.text, values))
+        rows = [{row.score: row for row in comparison.others[candidate]} for candidate in CANDIDATES[1:]]
+        if all(score.name in row for row in rows):
+            table.add_row("", "", *(change_text(row[score.name]) for row in rows))
+        elif values[0] > 0:  # resampled classes have no spread of thresholds, so there is no interval
+            table.add_row("", "", *(f"{value / values[0] - 1:+.0%}  " for value in values[1:]))
+    chosen_on = result.classes["selection"]
+    title = f"{raw.items:,} items of {raw.class_count:,} classes whose labels were used for nothing else"
+    below = (
+        f"below each score: the change from raw, {comparison.confidence:.0%} interval (paired bootstrap over classes). "
+        f"*: significant. The adapter was trained on {result.classes['training'] + chosen_on:,} other classes, its "
+        f"settings were chosen on {chosen_on:,} of them"
+    )
+    return Group(Text(title, style="bold"), table, paragraph(below))
+
+
+def change_text(row: "Difference") -> str:
+    """Format a change with its interval: relative for OPIS and its kin, in percentage points for rates."""
+    interval = row.change or row.difference
+    digits, unit = (0, "%") if row.change else (1, "")
+    value, low, high = (f"{100 * number:+.{digits}f}{unit}" for number in (interval.value, interval.low, interval.high))
+    return f"{value} ({low} to {high}){'*' if row.certain else ' '}"
+
+
 def as_values(
     evaluation: "Evaluation",
     worst: int = 10,
@@ -202,6 +278,7 @@ def as_values(
         **bounds,
         "settings": asdict(evaluation.settings),
         "method": evaluation.method,
+        "equalizer": evaluation.equalizer,
         "notes": list(evaluation.all_notes),
         "worst_classes": plain,
     }

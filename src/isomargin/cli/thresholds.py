@@ -3,15 +3,17 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from isomargin.cli.common import check_writable, print_renderable, writing
 from isomargin.cli.opening import (
     EmbeddingsKey,
+    EqualizerFile,
     Labels,
     LabelsKey,
+    NewClasses,
     files_read,
     open_card,
     open_evaluation,
@@ -20,6 +22,9 @@ from isomargin.cli.opening import (
 )
 from isomargin.core.errors import InputError
 from isomargin.core.text import printable
+
+if TYPE_CHECKING:
+    from isomargin.measure.evaluation import Evaluation
 
 Far = Annotated[float | None, typer.Option(help="Choose the largest threshold with at most this false accept rate.")]
 Frr = Annotated[float | None, typer.Option(help="Choose the smallest threshold with at most this false reject rate.")]
@@ -69,6 +74,8 @@ def threshold(
     labels: Labels = None,
     embeddings_key: EmbeddingsKey = "embeddings",
     labels_key: LabelsKey = "labels",
+    equalizer: EqualizerFile = None,
+    new_classes: NewClasses = False,
     draws: Draws = 1000,
     confidence: Confidence = 0.95,
     seed: Seed = 0,
@@ -85,16 +92,17 @@ def threshold(
     from isomargin.thresholds.choose import choose_threshold
     from isomargin.thresholds.conformal import promise_threshold
 
-    (options,) = read_options([file], labels, embeddings_key, labels_key)
+    (options,) = read_options([file], labels, embeddings_key, labels_key, equalizer, new_classes)
     sources = files_read(file, options)
     if output is not None:
-        check_card_place(output, sources)
+        check_card_place(output, sources if equalizer is None else [*sources, equalizer])
     if prior is not None and calibrate is None:
         raise InputError("--prior belongs to --calibrate: give both, or --cost for a threshold by prior")
     if unseen and delta is not None:
         raise InputError("--unseen promises the mean over unseen classes, --delta each class by itself: give one")
     target = wanted(far, frr, best_utility, cost, distance, cosine)
     evaluation = open_evaluation(file, options)
+    check_cosine(cosine, evaluation)
     interval: dict[str, Any] = {"draws": draws, "confidence": confidence, "seed": seed}
     if unseen or delta is not None:
         if not set(target) <= {"far", "frr"}:
@@ -128,6 +136,8 @@ def transfer(
     labels: Labels = None,
     embeddings_key: EmbeddingsKey = "embeddings",
     labels_key: LabelsKey = "labels",
+    equalizer: EqualizerFile = None,
+    new_classes: NewClasses = False,
     output: Annotated[Path | None, typer.Option(help="Write the table to this .csv file.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -145,7 +155,7 @@ def transfer(
     card = open_card(calibration)
     if card is not None and any(each is not None for each in given):
         raise InputError(f"{calibration} is a card, which brings its own threshold: leave the other options out")
-    first, *options = read_options([calibration, *others], labels, embeddings_key, labels_key)
+    first, *options = read_options([calibration, *others], labels, embeddings_key, labels_key, equalizer, new_classes)
     sets = {
         f"{name} (applied)" if name == CALIBRATION else name: open_evaluation(path, how)
         for (name, path), how in zip(short_names(others).items(), options, strict=True)
@@ -154,6 +164,7 @@ def transfer(
         result = transfer_card(card, sets)
     else:
         chosen_on = open_evaluation(calibration, first)
+        check_cosine(cosine, chosen_on)
         choice = choose_threshold(chosen_on, **wanted(far, frr, best_utility, cost, distance, cosine))
         result = transfer_threshold(choice.distance, chosen_on, sets)
     if output is not None:
@@ -232,6 +243,12 @@ def wanted(
         options = " and ".join(f"--{names.get(name, name)}" for name in given)
         raise InputError(f"{options} were given: a threshold is chosen for one of them")
     return given or {"far": 0.01}
+
+
+def check_cosine(cosine: float | None, evaluation: "Evaluation") -> None:
+    """Refuse a cosine as the threshold of equalized similarities, which are something else."""
+    if cosine is not None and evaluation.equalizer is not None:
+        raise InputError("--cosine is a plain similarity, but these are equalized: give --distance, on their own axis")
 
 
 def check_card_place(output: Path, sources: list[Path]) -> None:

@@ -79,6 +79,22 @@ def as_labels(labels: Any) -> npt.NDArray[Any]:
     return array
 
 
+def as_ids(ids: Any, rows: int) -> npt.NDArray[Any]:
+    """Convert the names of n rows to an array (n,) of integers or text, as `as_labels` does.
+
+    >>> as_ids(["a", "b"], 3)
+    Traceback (most recent call last):
+    isomargin.InputError: ids has 2 entries, embeddings has 3 rows: one id per row is needed
+    """
+    try:
+        array = as_labels(ids)
+    except InputError as error:
+        raise InputError(f"ids cannot be used ({error}): one integer or text per row is needed") from error
+    if len(array) != rows:
+        raise InputError(f"ids has {len(array):,} entries, embeddings has {rows:,} rows: one id per row is needed")
+    return array
+
+
 def check_dimensions(labels: npt.NDArray[Any]) -> None:
     """Raise `InputError` unless labels have one dimension."""
     if labels.ndim != 1:

@@ -75,9 +75,9 @@ def _one_class(pairs: ClassDistances, which: int) -> ClassDistances:
     from isomargin.measure.pairs.distances import BinnedDistances, ListedDistances
 
     if isinstance(pairs, BinnedDistances):
-        return BinnedDistances(pairs.counts[which : which + 1], pairs.reach, 1)
+        return BinnedDistances(pairs.counts[which : which + 1], pairs.reach, 1, pairs.start, pairs.axis)
     distances = pairs.of_class(which)
-    return ListedDistances(distances, np.array([0, len(distances)]), 1)
+    return ListedDistances(distances, np.array([0, len(distances)]), 1, pairs.axis)
 
 
 def draw_densities(axis: Any, positives: Floats, negatives: Floats, edges: Floats) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy.typing as npt
 
 from isomargin.core.errors import InputError
-from isomargin.core.labels import as_labels
+from isomargin.core.labels import as_ids, as_labels
 from isomargin.io._common import check_shapes
 from isomargin.io.formats import Vectors, read_format, write_format
 
@@ -59,7 +59,7 @@ class EmbeddingSet:
         check_shapes(vectors, label_array)
         object.__setattr__(self, "vectors", vectors)
         object.__setattr__(self, "labels", label_array)
-        object.__setattr__(self, "ids", None if ids is None else _as_ids(ids, len(vectors)))
+        object.__setattr__(self, "ids", None if ids is None else as_ids(ids, len(vectors)))
 
     def __repr__(self) -> str:
         vectors = f"{tuple(self.vectors.shape)} {self.vectors.dtype}"
@@ -106,7 +106,7 @@ class EmbeddingSet:
             raise InputError(f"{source}: {error}") from error
         if ids is not None:
             with suppress(InputError):  # something else with this name
-                object.__setattr__(found, "ids", _as_ids(ids, len(vectors)))
+                object.__setattr__(found, "ids", as_ids(ids, len(vectors)))
         return found
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -123,14 +123,3 @@ class EmbeddingSet:
         [5 5 7]
         """
         write_format(Path(path), self.vectors, self.labels, self.ids)
-
-
-def _as_ids(ids: Any, rows: int) -> npt.NDArray[Any]:
-    """Convert ids to an array (n,) of integers or text."""
-    try:
-        array = as_labels(ids)
-    except InputError as error:
-        raise InputError(f"ids cannot be used ({error}): one integer or text per row is needed") from error
-    if len(array) != rows:
-        raise InputError(f"ids has {len(array)} entries, embeddings has {rows} rows: one id per row is needed")
-    return array

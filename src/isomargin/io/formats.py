@@ -19,7 +19,7 @@ from isomargin.io._label_files import labels_beside, read_labels
 from isomargin.io._parquet import read_parquet, write_parquet
 from isomargin.io._tensors import read_pt, read_safetensors, write_pt, write_safetensors
 
-__all__ = ["Vectors", "labels_beside", "read_format", "read_labels", "write_format"]
+__all__ = ["Vectors", "labels_beside", "read_format", "read_labels", "read_vectors", "write_format"]
 
 
 def read_format(path: Path, embeddings_key: str, labels_key: str, labels: Path | None) -> tuple[Any, Any, Any]:
@@ -38,6 +38,15 @@ def read_format(path: Path, embeddings_key: str, labels_key: str, labels: Path |
     with reading(path):
         vectors, own_labels, ids = read(path, embeddings_key, None if labels else labels_key)
     return vectors, own_labels if labels is None else read_labels(labels), ids
+
+
+def read_vectors(path: Path, embeddings_key: str) -> tuple[Any, Any]:
+    """Read vectors (n, d) and ids (n,) or None from a file that need not have labels."""
+    read, _ = _format_of(path)
+    check_file(path)
+    with reading(path):
+        vectors, _, ids = read(path, embeddings_key, None)
+    return vectors, ids
 
 
 def write_format(path: Path, vectors: Vectors, labels: npt.NDArray[Any], ids: npt.NDArray[Any] | None = None) -> None:

@@ -7,15 +7,16 @@ and issues notes about the input as warnings.
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from isomargin.core import checks
+from isomargin.core.errors import InputError
 from isomargin.core.progress import progress_bar
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.pairs.exact import ExactPass, fits
-from isomargin.measure.pairs.inputs import OTHER_LENGTHS, ClassSortedVectors, sort_by_class
+from isomargin.measure.pairs.inputs import OTHER_LENGTHS, ClassSortedVectors, Shifts, sort_by_class
 from isomargin.measure.pairs.rates import pairs_at_far
 from isomargin.measure.pairs.sampled import REPEATED, repeated_share, sample_pairs, sampled_pairs
 from isomargin.measure.pairs.summary import summarize
@@ -28,6 +29,19 @@ SMALL = 1 << 23  # up to this many pairs, the exact count takes about a second
 FLAT = 3  # in this many dimensions or fewer, neighbours among thousands of unit vectors are too close for float32
 NARROW = 1 / 4  # if all distances are below this, float32 products are too coarse
 SAME = 1 / 512  # if all distances are below this, float64 products are too coarse as well
+
+
+class EqualizesSimilarity(Protocol):
+    """What an evaluation needs of an equalizer; `isomargin.Equalizer` is one."""
+
+    def shifts(self, embeddings: Any, ids: Any = None, new_classes: Any = None) -> Shifts:
+        """Return what is added to the similarity of a pair by each of its rows.
+
+        ``new_classes`` are labels, one per row: rows of the same class are then not neighbours of each other.
+        """
+
+    def record(self, new_classes: bool = False) -> dict[str, Any]:
+        """Return settings and digest as JSON values."""
 
 
 def evaluate(
@@ -52,6 +66,9 @@ def evaluate(
     seed: int = 0,
     exact: bool = False,
     device: str | None = None,
+    equalizer: "EqualizesSimilarity | None" = None,
+    ids: Any = None,
+    new_classes: bool = False,
     threads: int | None = None,
     progress: Callable[[float], None] | Literal["auto"] | None = "auto",
 ) -> Evaluation:
@@ -85,7 +102,8 @@ def evaluate(
         labels: n labels, integers or text. Rows with the same label form a class.
         far: the calibration range, given as the pooled false accept rates at its two ends.
         frr: if given, the calibration range starts where the pooled false reject rate falls to this value instead.
-        distances: the calibration range as two distances from 0 to 2; replaces ``far`` and ``frr``.
+        distances: the calibration range as two distances (from 0 to 2 without an equalizer); replaces ``far`` and
+            ``frr``.
         grid: number of evenly spaced distances in the calibration range at which curves are evaluated.
         epsilon: share of the classes in the best group, and in the worst group, of epsilon-OPIS.
         c: weight of sensitivity in the utility; above 1, false rejects count more than false accepts.
@@ -104,6 +122,10 @@ def evaluate(
         seed: seed of the random numbers, if pairs are sampled.
         exact: use float64 products and exact quantiles in any case; several times slower.
         device: a torch device such as ``"cuda"`` that counts the pairs; by default compiled code on the CPU does.
+        equalizer: a fitted `isomargin.Equalizer`, to measure equalized similarities instead of cosines.
+        ids: n names of the rows, by which the equalizer recognises rows of its reference.
+        new_classes: measure classes as if they were not in the equalizer's reference yet: rows of the same class are
+            left out of each row's neighbours. The rows must be those of the reference.
         threads: number of CPU threads; by default one per core.
         progress: a function that is called with the share of the work done; ``"auto"`` shows a progress bar on a
             terminal after two seconds, and None shows nothing.
@@ -148,9 +170,16 @@ def evaluate(
     )
     if threads is not None:
         checks.whole(threads, "threads")
+    if equalizer is None and (new_classes or ids is not None):
+        raise InputError("new_classes and ids concern the neighbours of an equalizer: give one, or leave them out")
+    if equalizer is not None and not hasattr(equalizer, "shifts"):
+        hint = ", such as the equalizer_ of EqualizerCV" if hasattr(equalizer, "fit") else ""
+        raise InputError(
+            f"equalizer is of type {type(equalizer).__name__}: a fitted isomargin.Equalizer is needed{hint}"
+        )
     bar: AbstractContextManager[Any] = progress_bar("counting pairs") if progress == "auto" else nullcontext(progress)
     with bar as report:
-        evaluation = run(embeddings, labels, settings, threads, report)
+        evaluation = run(embeddings, labels, settings, threads, report, equalizer, ids, new_classes)
     for note in evaluation.all_notes:
         if OTHER_LENGTHS not in note:  # it changes no score, and concerns most models
             warnings.warn(note, UserWarning, stacklevel=2)
@@ -163,14 +192,18 @@ def run(
     settings: Settings,
     threads: int | None,
     progress: Callable[[float], None] | None,
+    equalizer: "EqualizesSimilarity | None" = None,
+    ids: Any = None,
+    new_classes: bool = False,
 ) -> Evaluation:
     """Choose how to count the pairs, count them, and assemble the evaluation."""
-    data = sort_by_class(embeddings, labels)
+    shifts = None if equalizer is None else equalizer.shifts(embeddings, ids, labels if new_classes else None)
+    data = sort_by_class(embeddings, labels, shifts=shifts)
     check_rates(data, settings)
     exactly, method_notes = count_exactly_because(data, settings)
     method: Literal["exact", "binned"] = "exact"
     if exactly:
-        data = sort_by_class(embeddings, labels, dtype=float)
+        data = sort_by_class(embeddings, labels, float, shifts)
     if settings.pairs == "sampled":
         passes = ExactPass(data, settings, threads, progress) if exactly else None
         ranks = passes.ranks_alone() if passes else count(data, settings, threads, progress).ranks
@@ -184,7 +217,10 @@ def run(
         summary = summarize(counts, settings)
     noise = measure_item_noise(data, counts.negatives, threads)
     notes = (*data.notes, *method_notes)
-    return Evaluation(settings, data.names, data.sizes, counts, ranks, summary, method, noise, notes)
+    record = None if equalizer is None else equalizer.record(new_classes)
+    if record is not None and shifts is not None and shifts.own_class is not None:
+        record["own_class"] = shifts.own_class
+    return Evaluation(settings, data.names, data.sizes, counts, ranks, summary, method, noise, notes, record)
 
 
 def check_labels(labels: Any, far: tuple[float, float]) -> None:
@@ -206,7 +242,9 @@ def check_rates(data: ClassSortedVectors, settings: Settings) -> None:
     else:
         negatives = int(sampled_pairs(sizes, settings.negatives_per_positive).sum())
     pairs_at_far(settings.target_far, negatives, "target_far")
-    if settings.distances is None:
+    if settings.distances is not None:
+        data.axis.check_range(settings.distances)
+    else:
         pairs_at_far(settings.far[1 if settings.frr is not None else 0], negatives, "far")
 
 

@@ -14,18 +14,21 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from isomargin.core import checks
 from isomargin.core.errors import InputError
 from isomargin.core.json_values import null_for_nan
 from isomargin.measure import saving
 from isomargin.measure.class_table import class_table, worst_rows
+from isomargin.measure.pairs.axis import ScoreAxis
 from isomargin.measure.pairs.counts import PairCounts, RankCounts
 from isomargin.measure.pairs.distances import BinnedDistances, Floats
+from isomargin.measure.pairs.inputs import Shifts
 from isomargin.measure.pairs.summary import PairSummary, summarize
 from isomargin.measure.scores import consistency
 from isomargin.measure.scores.curves import Curves, make_curves, share
 from isomargin.measure.scores.registry import scores_of
+from isomargin.measure.scores.within_two import WithinTwo
 from isomargin.measure.settings import Settings
+from isomargin.measure.statistics.class_rates import far_within_two, frr_within_two
 from isomargin.measure.statistics.item_noise import ItemNoise, debiased_opis, notes_on_noise, opis_noise
 
 if TYPE_CHECKING:
@@ -58,7 +61,7 @@ class Evaluation:
     """The result of `isomargin.evaluate`: every score of one set of embeddings, and what they were computed from.
 
     - **Threshold consistency**: `opis`, `debiased_opis`, `epsilon_opis`, `relative_opis`, `far_threshold_spread`,
-      `frr_threshold_spread`.
+      `frr_threshold_spread`, `far_within_two`, `frr_within_two`.
     - **Verification**: `eer`, `auc`, and the error rates at the threshold for the target FAR (`target`) or at any other
       threshold (`at`).
     - **Retrieval**: `recall_at_k`, `r_precision`, `map_at_r`.
@@ -95,6 +98,8 @@ class Evaluation:
     """How noisy the rates of classes with few items are; None if fewer than two classes have four items."""
     notes: tuple[str, ...] = ()
     """What the user should know about the input and the method."""
+    equalizer: dict[str, Any] | None = None
+    """Settings and digest of the equalizer, as JSON values; None for plain similarities."""
 
     def __repr__(self) -> str:
         recall = "".join(f", recall@{k}={value:.4f}" for k, value in list(self.recall_at_k.items())[:1])
@@ -118,6 +123,11 @@ class Evaluation:
         """Deprecated name of `items`."""
         warnings.warn("Evaluation.images is deprecated: use Evaluation.items", DeprecationWarning, stacklevel=2)
         return self.items
+
+    @property
+    def axis(self) -> ScoreAxis:
+        """The axis of all distances: L2 distances of unit vectors, or equalized distances."""
+        return self.counts.negatives.axis
 
     @property
     def positive_pairs(self) -> int:
@@ -209,6 +219,16 @@ class Evaluation:
             self.summary.class_frr_distance[self.curves.classes], self.calibration_range
         )
 
+    @cached_property
+    def far_within_two(self) -> WithinTwo:
+        """How many classes have a FAR between half and twice ``target_far`` at the pooled threshold for it."""
+        return far_within_two(self)
+
+    @cached_property
+    def frr_within_two(self) -> WithinTwo:
+        """How many classes have an FRR between half and twice ``target_frr`` at the pooled threshold for it."""
+        return frr_within_two(self)
+
     # ----- verification
 
     @property
@@ -246,7 +266,7 @@ class Evaluation:
         >>> point.far, point.frr
         (0.0, 0.0)
         """
-        checks.distance(distance, "distance")
+        self.axis.check(distance)
         if distance == self.target.distance:
             return self.target
         threshold = np.array([distance], np.float64)
@@ -326,6 +346,7 @@ class Evaluation:
         confidence: float = 0.95,
         seed: int = 0,
         items: tuple[Any, Any] | None = None,
+        shifts: Shifts | None = None,
     ) -> "dict[str, Interval]":
         """Compute a confidence interval for every score, by bootstrap.
 
@@ -339,6 +360,8 @@ class Evaluation:
             confidence: confidence level of the intervals.
             seed: seed of the random draws.
             items: (embeddings, labels), the same that were evaluated, to resample items instead of classes.
+            shifts: with ``items``, what the equalizer added to their similarities, if they were equalized. Intervals of
+                equalized scores are conditional on it: neighbours are not searched again for each draw.
 
         >>> import isomargin as im
         >>> embeddings = np.random.default_rng(0).normal(size=(60, 8)) + 3 * np.eye(8)[np.arange(60) % 6]
@@ -349,7 +372,7 @@ class Evaluation:
         from isomargin.measure.statistics.item_resampling import item_intervals
 
         if items is not None:
-            return item_intervals(self, *items, draws, confidence, seed)
+            return item_intervals(self, *items, draws, confidence, seed, shifts)
         return intervals(self, draws, confidence, seed)
 
     # ----- other settings
@@ -381,7 +404,7 @@ class Evaluation:
             return replace(self, settings=settings)
         summary = summarize(self.counts, settings)
         if self.method == "exact" and isinstance(self.counts.negatives, BinnedDistances):
-            width = self.counts.negatives.reach / self.counts.negatives.counts.shape[1]
+            width = self.counts.negatives.width
             note = f"the new scores are interpolated within bins of width {width:.2g}: evaluate again to be exact"
             return replace(self, settings=settings, summary=summary, method="binned", notes=(*self.notes, note))
         return replace(self, settings=settings, summary=summary)
@@ -429,6 +452,7 @@ class Evaluation:
                 "far": spread_values(self.far_threshold_spread),
                 "frr": spread_values(self.frr_threshold_spread),
             },
+            "within_two": {"far": self.far_within_two.as_values(), "frr": self.frr_within_two.as_values()},
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:

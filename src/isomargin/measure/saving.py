@@ -8,15 +8,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from isomargin.core.errors import InputError
 from isomargin.core.files import atomic_write, check_file, reading
 from isomargin.core.json_values import digest, nan_for_null, null_for_nan, pack_array, unpack_array
+from isomargin.measure.pairs.axis import L2, AxisName, ScoreAxis
 from isomargin.measure.pairs.counts import PairCounts, RankCounts
-from isomargin.measure.pairs.distances import FARTHEST, BinnedDistances, ClassDistances, ListedDistances
+from isomargin.measure.pairs.distances import BinnedDistances, ClassDistances, ListedDistances
 from isomargin.measure.pairs.summary import PairSummary, summarize
 from isomargin.measure.settings import Settings
 from isomargin.measure.statistics.item_noise import ItemNoise
@@ -25,7 +26,7 @@ FORMAT = "isomargin evaluation"
 VERSION = 3
 COMPARISONS = ("all_pairs",)
 """The items that are compared with each other. A newer version may add others, such as galleries or lists of trials."""
-SCORE_AXIS = {"name": "l2_distance", "lowest": 0.0, "highest": FARTHEST, "accept": "at_most"}
+ACCEPT = "at_most"  # a pair is accepted if its value on the score axis is at most the threshold
 
 
 def write(path: Path, values: dict[str, Any]) -> None:
@@ -60,11 +61,12 @@ def check(values: dict[str, Any]) -> None:
         )
     if values["version"] == 2:  # version 2 had no checksum, and other names
         values["summary"], values["item_noise"] = values.pop("answers"), values.pop("image_noise")
-        values |= {"comparison": COMPARISONS[0], "score_axis": SCORE_AXIS, "equalizer": None}
+        values |= {"comparison": COMPARISONS[0], "score_axis": pack_axis(L2), "equalizer": None}
         return
     if values.pop("sha256", None) != digest(values):
         raise InputError("the content does not match its checksum, so the file was edited or damaged: evaluate again")
-    if values["comparison"] not in COMPARISONS or values["score_axis"] != SCORE_AXIS or values["equalizer"] is not None:
+    axis = values["score_axis"]
+    if values["comparison"] not in COMPARISONS or axis["name"] not in get_args(AxisName) or axis["accept"] != ACCEPT:
         raise InputError("this evaluation was written by a newer version of isomargin: upgrade it, or evaluate again")
 
 
@@ -75,8 +77,8 @@ def as_json_values(parts: Mapping[str, Any], scores: dict[str, Any]) -> dict[str
         "format": FORMAT,
         "version": VERSION,
         "comparison": COMPARISONS[0],
-        "score_axis": SCORE_AXIS,
-        "equalizer": None,
+        "score_axis": pack_axis(counts.negatives.axis),
+        "equalizer": parts["equalizer"],
         "scores": scores,
         "settings": asdict(parts["settings"]),
         "method": parts["method"],
@@ -99,7 +101,8 @@ def as_json_values(parts: Mapping[str, Any], scores: dict[str, Any]) -> dict[str
 def from_json_values(values: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of an evaluation from the values that ``as_json_values`` returned."""
     settings = Settings.from_values(**values["settings"])
-    counts = PairCounts(unpack_distances(values["positives"]), unpack_distances(values["negatives"]))
+    axis = unpack_axis(values["score_axis"])
+    counts = PairCounts(unpack_distances(values["positives"], axis), unpack_distances(values["negatives"], axis))
     kind = values["names"]["dtype"]
     ranks: dict[str, Any] = {
         name: unpack_array(value) if isinstance(value, dict) else value for name, value in values["ranks"].items()
@@ -115,8 +118,9 @@ def from_json_values(values: dict[str, Any]) -> dict[str, Any]:
         "method": values["method"],
         "item_noise": noise and ItemNoise(**{name: unpack_array(value) for name, value in noise.items()}),
         "notes": tuple(values["notes"]),
+        "equalizer": values["equalizer"],
     }
-    if not fits_together(**{name: part for name, part in parts.items() if name != "notes"}):
+    if not fits_together(**{name: part for name, part in parts.items() if name not in ("notes", "equalizer")}):
         raise InputError("the parts of this evaluation do not fit together: the file is damaged")
     return parts
 
@@ -164,23 +168,34 @@ def pack_fields(noise: ItemNoise) -> dict[str, Any]:
     return {field.name: pack_array(getattr(noise, field.name)) for field in fields(ItemNoise)}
 
 
+def pack_axis(axis: ScoreAxis) -> dict[str, Any]:
+    """Return the score axis as JSON values."""
+    return {**asdict(axis), "accept": ACCEPT}
+
+
+def unpack_axis(values: dict[str, Any]) -> ScoreAxis:
+    """Return the axis that ``pack_axis`` packed."""
+    return ScoreAxis(values["name"], float(values["lowest"]), float(values["highest"]))
+
+
 def pack_distances(distances: ClassDistances) -> dict[str, Any]:
     """Return distances as JSON values."""
     if isinstance(distances, ListedDistances):
         listed = {"distances": pack_array(distances.distances), "offsets": pack_array(distances.offsets)}
         return {"kind": "listed", "appearances": distances.appearances, **listed}
-    binned = {"counts": pack_array(distances.counts), "reach": distances.reach}
+    binned = {"counts": pack_array(distances.counts), "start": distances.start, "reach": distances.reach}
     return {"kind": "binned", "appearances": distances.appearances, **binned}
 
 
-def unpack_distances(values: dict[str, Any]) -> ClassDistances:
+def unpack_distances(values: dict[str, Any], axis: ScoreAxis) -> ClassDistances:
     """Return the distances that ``pack_distances`` packed."""
     if values["kind"] == "listed":
         offsets, distances = unpack_array(values["offsets"]), unpack_array(values["distances"])
         if distances.shape != (offsets[-1],):
             raise InputError("the distances of this evaluation do not fit together: the file is damaged")
-        return ListedDistances(distances, offsets, values["appearances"])
-    return BinnedDistances(unpack_array(values["counts"]), float(values["reach"]), values["appearances"])
+        return ListedDistances(distances, offsets, values["appearances"], axis)
+    span = float(values.get("start", 0.0)), float(values["reach"])  # files without a start have plain distances
+    return BinnedDistances.within_span(unpack_array(values["counts"]), span, axis, values["appearances"])
 
 
 def pack_summary(summary: PairSummary) -> dict[str, Any]:

@@ -28,6 +28,7 @@ def compare_seeds(
     draws: int = 1000,
     confidence: float = 0.95,
     seed: int = 0,
+    folds: bool = False,
 ) -> tuple[Difference, ...]:
     """Compare the means of every score over seeds, by paired bootstrap over classes and seeds.
 
@@ -38,6 +39,8 @@ def compare_seeds(
         draws: number of bootstrap draws, at least 100.
         confidence: confidence level of the intervals.
         seed: seed of the random draws.
+        folds: whether the evaluations are folds of one set of classes instead of seeds: then every draw has all of
+            them, because the only chance is that of the classes.
 
     Returns:
         The differences of the scores that `compare` returns, and of ``far_threshold_spread`` and
@@ -62,6 +65,8 @@ def compare_seeds(
         )
     weights = weights_by_seed(first, other, draws, seed)
     chosen = np.random.default_rng([seed, 1]).integers(len(first), size=(draws, len(first)))
+    if folds:
+        chosen = np.broadcast_to(np.arange(len(first)), chosen.shape)
     one, two = (
         [SeedScores(evaluation, drawn) for evaluation, drawn in zip(evaluations, weights, strict=True)]
         for evaluations in (first, other)

@@ -1,5 +1,6 @@
 """``Settings``: every choice that an evaluation depends on, checked once and stored with the result."""
 
+import math
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
@@ -71,8 +72,8 @@ class Settings:
         if not (is_pair(self.far) and 0 < self.far[0] < self.far[1] < 1):
             raise InputError(f"far is {self.far!r}: two rates are needed, 0 < lower < upper < 1")
         span = self.distances
-        if span is not None and not (is_pair(span) and 0 <= span[0] < span[1] <= 2):
-            raise InputError(f"distances is {span!r}: two distances are needed, 0 <= lower < upper <= 2")
+        if span is not None and not (is_pair(span) and all(map(math.isfinite, span)) and span[0] < span[1]):
+            raise InputError(f"distances is {span!r}: two distances are needed, the lower one first")
         if self.frr is not None:
             checks.share(self.frr, "frr")
         checks.whole(self.grid, "grid", 10, MOST)

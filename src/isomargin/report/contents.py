@@ -11,7 +11,7 @@ from isomargin.core.errors import InputError
 from isomargin.core.text import printable
 from isomargin.measure.comparison import MUST_AGREE, Comparison, compare
 from isomargin.measure.evaluation import Evaluation
-from isomargin.measure.pairs.distances import FARTHEST, Floats
+from isomargin.measure.pairs.distances import Floats
 from isomargin.measure.scores.curves import first_rate
 from isomargin.measure.scores.registry import find_score
 from isomargin.measure.scores.utility import utility
@@ -22,7 +22,8 @@ from isomargin.report.headline import headline, target_point
 from isomargin.report.packing import pack_increments
 from isomargin.report.slider_stops import ThresholdStops, threshold_stops
 
-SHOWN = ("recall@1", "opis", "debiased_opis", "epsilon_opis", "frr", "eer")  # scores that the report names
+# Scores that the report names.
+SHOWN = ("recall@1", "opis", "debiased_opis", "epsilon_opis", "far_within_two", "frr", "eer")
 HISTOGRAM = 120  # bins of the distance distributions
 SAME_RATE = 1e-4  # two thresholds whose rates differ by at most this count as the same
 Examples = Mapping[int | str, ClassExamples]
@@ -113,6 +114,8 @@ def run_values(
     if abs(point.frr - evaluation.target.frr) > SAME_RATE:
         bounds.pop("frr", None)  # it belongs to another threshold
     notes = [*evaluation.all_notes, *(note_on_few_classes(evaluation) if bounds else ())]
+    if evaluation.equalizer is not None:
+        notes.append("similarities are equalized: what the page calls cosine is the equalized similarity")
     labels = [str(label) for label in evaluation.names.tolist()]
     shown = [printable(label) for label in labels]
     settings = evaluation.settings
@@ -135,6 +138,7 @@ def run_values(
         "labels": {index: label for index, label in enumerate(labels) if label != shown[index]},
         "columns": columns(evaluation),
         "thresholds": stops.distances.tolist(),
+        "axis": [evaluation.axis.lowest, evaluation.axis.highest],
         "presets": [[far, stop] for far, stop in sorted(stops.presets.items())],
         "equal_error": int(np.argmin(np.abs(stops.distances - evaluation.eer_distance))),
         "positives": pack_increments(stops.positives),
@@ -202,8 +206,10 @@ def distribution(evaluation: Evaluation, stops: ThresholdStops) -> dict[str, lis
     """Return the shares of positive and of negative pairs in equal bins of distance."""
     positives, negatives = evaluation.counts.positives, evaluation.counts.negatives
     farthest = max(pairs.pooled_distance_at(pairs.pooled_total) for pairs in (positives, negatives))
-    high = min(1.0001 * farthest, FARTHEST)
-    edges = np.linspace(0.0, max(high, float(stops.distances[-1])), HISTOGRAM + 1)
+    nearest = min(pairs.pooled_distance_at(1) for pairs in (positives, negatives))
+    high = min(1.0001 * farthest, evaluation.axis.highest)
+    low = min(0.0, nearest, float(stops.distances[0]))
+    edges = np.linspace(low, max(high, float(stops.distances[-1])), HISTOGRAM + 1)
     shares = {}
     for kind, pairs in (("positive", positives), ("negative", negatives)):
         within = pairs.pooled_within(edges) / pairs.pooled_total

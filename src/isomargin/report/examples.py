@@ -21,8 +21,9 @@ from isomargin.core import checks
 from isomargin.core.errors import InputError
 from isomargin.data.images import ImageSet
 from isomargin.io.embedding_set import EmbeddingSet
-from isomargin.measure.pairs.inputs import ClassSortedVectors, as_matrix, sort_by_class, unit_rows
-from isomargin.measure.pairs.retrieval import QUANTUM, distances_from_similarity
+from isomargin.measure.pairs.axis import L2, similarity_of
+from isomargin.measure.pairs.inputs import ClassSortedVectors, Shifts, as_matrix, sort_by_class, unit_rows
+from isomargin.measure.pairs.retrieval import QUANTUM
 from isomargin.report.thumbnails import thumbnail
 
 __all__ = ["ClassExamples", "Confusion", "class_examples", "run_images"]
@@ -69,6 +70,7 @@ def class_examples(
     images: ImageSet | None = None,
     thumbnails: int = 6,
     size: int = 48,
+    shifts: Shifts | None = None,
 ) -> dict[Name, ClassExamples]:
     """Find for each class which other classes it is confused with at a threshold, with thumbnails if images are given.
 
@@ -81,6 +83,7 @@ def class_examples(
     images: the images that were embedded, in the same order, for example from `run_images`.
     thumbnails: how many images of each class to include at most, spread evenly over its items.
     size: width and height of a thumbnail in pixels.
+    shifts: what an equalizer adds to the similarities, if they were equalized.
 
     >>> embeddings = EmbeddingSet(np.array([[1.0, 0.0], [1.0, 0.1], [1.0, 0.2], [0.0, 1.0]]), ["a", "a", "b", "c"])
     >>> [(found.name, found.pairs, found.share) for found in class_examples(embeddings, ["a"], 0.15)["a"].confusions]
@@ -89,11 +92,10 @@ def class_examples(
     checks.whole(confusions, "confusions", least=0)
     checks.whole(thumbnails, "thumbnails", least=0)
     checks.whole(size, "size")
-    if not 0 <= checks.number(distance, "distance") <= 2:
-        raise InputError(f"distance is {distance!r}: a distance between unit vectors, from 0 to 2, is needed")
+    (L2 if shifts is None else shifts.axis).check(distance)
     if images is not None:
         _check_same(images, embeddings, "the images")
-    compared = _Compared(embeddings)
+    compared = _Compared(embeddings, shifts)
     numbers = {name: compared.number(name) for name in classes}
     with threadpool_limits(1, "blas"):  # the matrices are too small for several threads
         found = {name: _confused_with(compared, number, distance, confusions) for name, number in numbers.items()}
@@ -179,12 +181,12 @@ class _Found(NamedTuple):
 class _Compared:
     """Embeddings sorted by class, with the mapping back to the given rows."""
 
-    def __init__(self, embeddings: EmbeddingSet) -> None:
+    def __init__(self, embeddings: EmbeddingSet, shifts: Shifts | None) -> None:
         from isomargin.measure.pairs.exact import QUANTUM_OF_REPEATED
         from isomargin.measure.pairs.sampled import REPEATED, repeated_share
 
         self.given = as_matrix(embeddings.vectors)
-        self.data: ClassSortedVectors = sort_by_class(self.given, embeddings.labels)
+        self.data: ClassSortedVectors = sort_by_class(self.given, embeddings.labels, shifts=shifts)
         self.order = np.argsort(embeddings.labels, kind="stable")  # (n,) the order of sort_by_class
         self.quantum = QUANTUM_OF_REPEATED if repeated_share(self.data) > REPEATED else QUANTUM
         self.names: list[Name] = self.data.names.tolist()
@@ -210,6 +212,11 @@ class _Compared:
         """(rows, d) unit vectors in float64 of sorted rows."""
         return unit_rows(self.given[self.order[rows]], np.arange(len(rows)), np.float64)
 
+    def distances(self, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.float64]:
+        """(rows, columns) distances of sorted rows, computed in float64 as the exact count does."""
+        similarity = self.data.shift(self.exact(rows) @ self.exact(columns).T, rows, columns)
+        return self.data.axis.distances(similarity, self.quantum)
+
     def confusion(self, number: int, found: _Found, pictures: dict[int, str]) -> Confusion:
         """Turn class numbers and rows into names and thumbnails."""
         own_row, other_row = found.rows
@@ -234,18 +241,18 @@ def _confused_with(compared: _Compared, number: int, distance: float, most: int)
 def _count_within(compared: _Compared, number: int, distance: float) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """(classes,) count the pairs of a class with each other class within the distance; find the highest similarity."""
     data, class_rows = compared.data, compared.span(number)
-    least = np.float32(1 - distance**2 / 2)
+    least = np.float32(similarity_of(distance))
     pairs = np.zeros(len(data.sizes), np.int64)
-    highest = np.full(len(data.sizes), -2, np.float32)
+    highest = np.full(len(data.sizes), -np.inf, np.float32)
     for rows in _pieces(class_rows, max(1, BLOCK // len(data.vectors))):
-        similarity = data.vectors[rows] @ data.vectors.T  # (rows, n)
+        similarity = data.similarity(rows, slice(None))  # (rows, n)
         highest = np.maximum(highest, np.maximum.reduceat(similarity.max(axis=0), data.starts))
         within = similarity >= least
-        unclear = (np.abs(similarity - least) <= UNCLEAR).any(axis=0)  # (n,)
+        unclear: NDArray[np.bool_] = np.any(np.abs(similarity - least) <= UNCLEAR, axis=0)  # (n,)
         unclear[class_rows] = False
         _decide(compared, rows, np.flatnonzero(unclear), distance, within)
         pairs += np.add.reduceat(within.sum(axis=0, dtype=np.int64), data.starts)
-    pairs[number], highest[number] = 0, -2
+    pairs[number], highest[number] = 0, -np.inf
     return pairs, highest
 
 
@@ -258,22 +265,20 @@ def _decide(
     """
     if not len(unclear):
         return
-    vectors = compared.exact(np.arange(rows.start, rows.stop))
-    for piece in _pieces(slice(0, len(unclear)), max(1, EXACT_BLOCK // max(vectors.shape))):
+    numbers, width = np.arange(rows.start, rows.stop), compared.data.vectors.shape[1]
+    for piece in _pieces(slice(0, len(unclear)), max(1, EXACT_BLOCK // max(len(numbers), width))):
         columns = unclear[piece]
-        similarity = vectors @ compared.exact(columns).T
-        within[:, columns] = distances_from_similarity(similarity, compared.quantum) <= distance
+        within[:, columns] = compared.distances(numbers, columns) <= distance
 
 
 def _nearest_pair(compared: _Compared, number: int, other: int) -> tuple[float, tuple[int, int]]:
     """Find the nearest pair of two classes: its distance and its given rows, the row of class `number` first."""
     class_rows, other_rows = compared.span(number), compared.span(other)
-    other_vectors = compared.exact(np.arange(other_rows.start, other_rows.stop))
+    columns = np.arange(other_rows.start, other_rows.stop)
     nearest, pair = np.inf, (class_rows.start, other_rows.start)
-    for rows in _pieces(class_rows, max(1, EXACT_BLOCK // len(other_vectors))):
-        vectors = compared.exact(np.arange(rows.start, rows.stop))
-        distances = distances_from_similarity(vectors @ other_vectors.T, compared.quantum)
-        row, column = divmod(int(distances.argmin()), len(other_vectors))
+    for rows in _pieces(class_rows, max(1, EXACT_BLOCK // len(columns))):
+        distances = compared.distances(np.arange(rows.start, rows.stop), columns)
+        row, column = divmod(int(distances.argmin()), len(columns))
         if distances[row, column] < nearest:
             nearest, pair = float(distances[row, column]), (rows.start + row, other_rows.start + column)
     return nearest, (int(compared.order[pair[0]]), int(compared.order[pair[1]]))

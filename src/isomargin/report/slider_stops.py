@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from isomargin.core.errors import InputError
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.pairs.counts import PairCounts
-from isomargin.measure.pairs.distances import FARTHEST, BinnedDistances, ClassDistances, Floats
+from isomargin.measure.pairs.distances import BinnedDistances, ClassDistances, Floats
 from isomargin.measure.pairs.rates import threshold_at_far
 from isomargin.thresholds.choose import short_of_edges
 
@@ -60,7 +60,8 @@ def threshold_stops(evaluation: Evaluation) -> ThresholdStops:
     wanted = np.array(
         [*np.linspace(low, high, EVEN // thinner), *evaluation.calibration_range, evaluation.eer_distance]
     )
-    distances = np.unique(np.clip([*exact_distances(counts, wanted), *by_rate, *presets.values()], 0.0, FARTHEST))
+    stops = [*exact_distances(counts, wanted), *by_rate, *presets.values()]
+    distances = np.unique(np.clip(stops, evaluation.axis.lowest, evaluation.axis.highest))
     return ThresholdStops(
         distances=distances,
         positives=accepted(counts.positives, distances),
@@ -88,7 +89,7 @@ def useful_range(counts: PairCounts) -> tuple[float, float]:
         positives.pooled_distance_at(positive_total - positive_total // 1000),
         negatives.pooled_distance_at(negative_total * 9 // 10),
     )
-    return max(low, 0.0), min(high, FARTHEST)
+    return max(low, negatives.axis.lowest), min(high, negatives.axis.highest)
 
 
 def exact_distances(counts: PairCounts, distances: Floats) -> Floats:

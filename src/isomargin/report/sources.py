@@ -12,6 +12,7 @@ import numpy as np
 from isomargin.core.errors import InputError
 from isomargin.io.embedding_set import EmbeddingSet
 from isomargin.measure.evaluation import Evaluation
+from isomargin.measure.pairs.inputs import Shifts
 from isomargin.report.contents import Examples
 from isomargin.report.examples import class_examples, run_images
 from isomargin.report.headline import target_point
@@ -30,6 +31,8 @@ class Source:
     """The embeddings that were evaluated; without them the report has no confusions."""
     folder: Path | None = None
     """The folder of the run; its recipe says where the images are."""
+    shifts: Shifts | None = None
+    """What an equalizer added to the similarities, if they were equalized."""
 
 
 def report_on(
@@ -64,18 +67,22 @@ def report_on(
 
 def examples_of(name: str, source: Source, thumbnails: int = 0, images: Path | None = None) -> Examples:
     """Return the confusions of the worst classes, with thumbnails for the very worst."""
-    if source.embeddings is None:
-        return {}
+    if source.embeddings is None or (source.evaluation.equalizer is not None and source.shifts is None):
+        return {}  # without the equalizer, confusions of equalized similarities are unknown
     check_evaluated(name, source.embeddings, source.evaluation)
     distance = target_point(source.evaluation).distance
     pictured: Examples = {}
     if thumbnails and source.folder is not None:
         shown = run_images(source.folder, [] if images is None else [f"data.root={images}"])
         pictured = class_examples(
-            source.embeddings, worst_in_turn(source.evaluation, thumbnails), distance, images=shown
+            source.embeddings,
+            worst_in_turn(source.evaluation, thumbnails),
+            distance,
+            images=shown,
+            shifts=source.shifts,
         )
     named = [name for name in worst_in_turn(source.evaluation, DETAILED) if name not in pictured]
-    return {**pictured, **class_examples(source.embeddings, named, distance)}
+    return {**pictured, **class_examples(source.embeddings, named, distance, shifts=source.shifts)}
 
 
 def check_evaluated(name: str, embeddings: EmbeddingSet, evaluation: Evaluation) -> None:

@@ -392,6 +392,8 @@ def calibrate(
     checks.one_of(method, "method", get_args(Method))
     share = BALANCED if prior is None else checks.share(prior, "prior")
     counts = evaluation.counts
+    if evaluation.equalizer is not None:
+        raise InputError("calibrate maps cosines to probabilities, but these similarities are equalized: leave it out")
     check_pairs(counts)
     both = (counts.positives.totals > 0) & (counts.negatives.totals > 0)
     folds = min(5, max(2, int(both.sum()))) if folds is None else checks.whole(folds, "folds", least=2)

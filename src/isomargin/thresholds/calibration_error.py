@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from isomargin.core import checks
 from isomargin.core.errors import InputError
+from isomargin.measure.pairs.axis import similarity_of
 from isomargin.measure.pairs.counts import PairCounts
 from isomargin.measure.pairs.distances import BinnedDistances, ClassDistances, Floats, ListedDistances
 from isomargin.measure.scores.consistency import QUANTILES
@@ -47,8 +48,8 @@ class Points:
 
 
 def as_similarity(distances: NDArray[Any]) -> Floats:
-    """Convert distances between unit vectors to cosine similarities: s = 1 - d²/2."""
-    return np.asarray(1.0 - np.square(distances, dtype=np.float64) / 2)
+    """Convert distances to similarities, in float64."""
+    return np.asarray(similarity_of(np.asarray(distances, np.float64)))
 
 
 def bin_similarity(distances: BinnedDistances) -> Floats:

@@ -24,13 +24,12 @@ from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.statistics.intervals import note_on_few_classes, note_on_no_event
 from isomargin.thresholds.calibrate import Calibration
 from isomargin.thresholds.card_text import summary
-from isomargin.thresholds.conversions import ACCEPT_WHEN, conversions
+from isomargin.thresholds.conversions import CONVENTIONS, conversions
 from isomargin.thresholds.threshold_choice import QUANTILES, ThresholdChoice
 
 FORMAT = "isomargin threshold card"
 VERSION = 2
-KIND = {"comparison": "all_pairs", "score_axis": "l2_distance", "equalizer": None}
-"""What every card so far is about; other comparisons and scores will say so here."""
+COMPARISON = "all_pairs"  # what every card so far is about
 LARGEST_CARD = 1 << 20  # bytes that are searched for the name of the format
 
 NUMBER = (int, float)
@@ -52,8 +51,6 @@ MEASURED: dict[str, Any] = {
     "notes": [str],
 }
 PARTS: dict[str, Any] = {
-    "threshold": dict.fromkeys(ACCEPT_WHEN, NUMBER),
-    "accept_when": dict.fromkeys(ACCEPT_WHEN, str),
     "target": str,
     "measured": MEASURED,
     "worst_classes": [WORST_CLASS],
@@ -62,6 +59,15 @@ PARTS: dict[str, Any] = {
     "source": [{"file": str, "sha256": str}],
     "created": str,
     "isomargin": str,
+}
+EQUALIZER: dict[str, Any] = {
+    "method": str,
+    "neighbours": int,
+    "skip": int,
+    "weight": NUMBER,
+    "offset": NUMBER,
+    "own_class": str,
+    "digest": str,
 }
 ADDED: dict[str, Any] = {"worst_by_far": [WORST_CLASS], "worst_by_frr": [WORST_CLASS]}  # older cards do not have them
 
@@ -107,11 +113,15 @@ class ThresholdCard:
     """The classes with the largest FAR, worst first; None in cards of older versions."""
     worst_by_frr: list[dict[str, Any]] | None = None
     """The classes with the largest FRR, worst first; None in cards of older versions."""
+    score_axis: str = "l2_distance"
+    """What the threshold is compared with: L2 distances of unit vectors, or equalized distances."""
+    equalizer: dict[str, Any] | None = None
+    """Settings, constant and digest of the equalizer; None for plain similarities."""
 
     @property
     def distance(self) -> float:
-        """The threshold as an L2 distance between unit vectors."""
-        return self.threshold["l2"]
+        """The threshold as a distance on its axis: L2 distance between unit vectors, or equalized distance."""
+        return self.threshold["l2" if self.equalizer is None else "equalized_distance"]
 
     @property
     def sha256(self) -> str:
@@ -197,8 +207,8 @@ def make_card(
         check_type(calibration, "calibration", Calibration, "calibrate")
     files = [source] if isinstance(source, str | os.PathLike) else source
     return ThresholdCard(
-        threshold=conversions(choice.distance),
-        accept_when=dict(ACCEPT_WHEN),
+        threshold=conversions(choice.distance, evaluation.axis),
+        accept_when=dict(CONVENTIONS[evaluation.axis.name]),
         target=choice.target,
         measured={
             "classes": evaluation.class_count,
@@ -227,6 +237,8 @@ def make_card(
         isomargin=__version__,
         worst_by_far=[without_nan(asdict(rates)) for rates in choice.worst_by_far],
         worst_by_frr=[without_nan(asdict(rates)) for rates in choice.worst_by_frr],
+        score_axis=evaluation.axis.name,
+        equalizer=evaluation.equalizer,
     )
 
 
@@ -256,7 +268,7 @@ def as_json_values(card: ThresholdCard) -> dict[str, Any]:
     values = {field.name: getattr(card, field.name) for field in fields(card)}
     missing = [name for name in ADDED if values[name] is None]
     known = {name: value for name, value in values.items() if name not in missing}
-    return {"format": FORMAT, "version": VERSION, **KIND, **known}
+    return {"format": FORMAT, "version": VERSION, "comparison": COMPARISON, **known}
 
 
 def refuse_constant(name: str) -> None:
@@ -280,8 +292,12 @@ def from_json_values(values: Any) -> ThresholdCard:
     content = {name: value for name, value in values.items() if name != "sha256"}
     if version == 1:
         values = with_new_names(values)
-    elif any(values.get(name, "missing") != value for name, value in KIND.items()):
+    elif values.get("comparison") != COMPARISON or values.get("score_axis") not in CONVENTIONS:
         raise InputError("is a threshold card of a kind that this isomargin does not know: upgrade isomargin")
+    conventions = CONVENTIONS["equalized_distance" if values.get("equalizer") is not None else "l2_distance"]
+    parts |= {"threshold": dict.fromkeys(conventions, NUMBER), "accept_when": dict.fromkeys(conventions, str)}
+    if values.get("equalizer") is not None:
+        parts["equalizer"] = EQUALIZER
     if missing := list(misfits(values, parts)):
         raise InputError(f"is a threshold card without a valid {', '.join(missing[:5])}: make the card again")
     if digest(content) != values["sha256"]:

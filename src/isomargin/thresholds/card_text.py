@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from isomargin.core.text import PARAGRAPH, percent, printable, shortened
-from isomargin.thresholds.conversions import ACCEPT_WHEN, UNIT_VECTORS_ONLY
+from isomargin.thresholds.conversions import UNIT_VECTORS_ONLY
 from isomargin.thresholds.threshold_choice import QUANTILES
 
 if TYPE_CHECKING:
@@ -62,15 +62,33 @@ def named_line(name: str, values: str) -> list[str]:
 
 def threshold_lines(card: "ThresholdCard") -> list[str]:
     """Format the threshold in every convention."""
+    width = max(map(len, card.threshold))
     lines = [
-        f"  {name:<17}  accept when {padded(card.accept_when[name], 8)}  {card.threshold[name]:.9f}"
+        f"  {name:<{width}}  accept when {padded(card.accept_when[name], 8)}  {card.threshold[name]:.9f}"
         + ("  unit vectors only" if name in UNIT_VECTORS_ONLY else "")
-        for name in ACCEPT_WHEN
+        for name in card.threshold
     ]
+    if card.equalizer is not None:
+        return [*lines, *equalizer_lines(card.equalizer)]
     return [
         *lines,
         *wrapped("Unit vectors only: divide each vector by its length first (not needed for cosines)."),
         *wrapped("Engines compute in float32: pairs within 1e-6 may go either way."),
+    ]
+
+
+def equalizer_lines(equalizer: dict[str, Any]) -> list[str]:
+    """Format the equalizer, and how a pair is compared with the threshold in production."""
+    first, last = equalizer["skip"] + 1, equalizer["skip"] + equalizer["neighbours"]
+    return [
+        *wrapped(
+            f"Equalized by neighbours {first} to {last} ({equalizer['method']}), weight {equalizer['weight']:g}, "
+            f"constant {equalizer['offset']:.9f}; digest {equalizer['digest'][:16]}"
+        ),
+        *wrapped(
+            "To serve it: index the vectors of Equalizer.transform by inner product (not cosine), search with "
+            "transform_queries, and accept what inner_product_thresholds says; docs/equalize-serving.md has the steps."
+        ),
     ]
 
 

@@ -11,7 +11,7 @@ from isomargin.core import checks
 from isomargin.core.errors import InputError
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.pairs.counts import PairCounts
-from isomargin.measure.pairs.distances import FARTHEST, BinnedDistances, Floats
+from isomargin.measure.pairs.distances import BinnedDistances, Floats
 from isomargin.measure.pairs.rates import ROUNDING, kept_pairs, threshold_at_far
 from isomargin.measure.scores.curves import share
 from isomargin.measure.scores.utility import utility as utility_of
@@ -48,7 +48,7 @@ def choose_threshold(
         utility: ``"best"`` for the largest pooled utility, as defined by the settings of the evaluation.
         cost: (cost of a false accept, cost of a false reject, share π of positive pairs in production), for the least
             expected cost per pair, false_accept (1 - π) FAR + false_reject π FRR.
-        distance: an existing threshold, from 0 to 2, to be described.
+        distance: an existing threshold to be described, from 0 to 2 unless similarities are equalized.
         draws: number of bootstrap draws of the confidence intervals, see `rate_intervals`.
         confidence: confidence level of the intervals.
         seed: seed of the draws.
@@ -79,7 +79,7 @@ def choose_threshold(
         target, point = f"FRR at most {frr:g}", evaluation.at(distance)
         failure, over = point.class_frr, share_over(point.class_frr, frr)
     elif distance is not None:
-        distance = checks.distance(distance, "distance")
+        distance = evaluation.axis.check(distance)
         target, point = f"a given distance of {distance:g}", evaluation.at(distance)
         failure, over = 1 - class_utility(counts, settings, point), None
     elif utility is not None:
@@ -147,7 +147,8 @@ def distance_at_frr(counts: PairCounts, frr: float) -> float:
     kept = int(kept_pairs(frr, np.array(positives.pooled_total)))
     if isinstance(positives, BinnedDistances):
         edge = float(positives.edges[np.searchsorted(positives.pooled_cumulative, kept, side="left")])
-        return min(2 * edge - positives.short_of(edge), FARTHEST)  # beyond the edge by what other thresholds fall short
+        beyond = 2 * edge - positives.short_of(edge)  # by what other thresholds fall short
+        return min(beyond, positives.axis.highest)
     return just_beyond(counts, float(positives.pooled[kept - 1]))
 
 
@@ -185,7 +186,8 @@ def distance_of_least_cost(counts: PairCounts, false_accept: float, false_reject
 def candidate_distances(counts: PairCounts) -> Floats:
     """(m,) ascending thresholds, one for each set of pairs that a threshold can accept; edges if pairs are binned.
 
-    If a pair has distance 0, every threshold accepts it. In the first bin, only the upper edge is known.
+    If a pair has the lowest distance of the axis, every threshold accepts it. In the first bin, only the upper edge is
+    known.
     """
     positives, negatives = counts.positives, counts.negatives
     if isinstance(negatives, BinnedDistances):
@@ -193,13 +195,14 @@ def candidate_distances(counts: PairCounts) -> Floats:
     if isinstance(positives, BinnedDistances):
         return short_of_edges(positives)
     places = np.union1d(np.asarray(positives.pooled, np.float64), np.asarray(negatives.pooled, np.float64))
-    from_zero = places if places[0] <= 0 else np.append(0.0, places)
-    return midway(np.append(from_zero, FARTHEST))
+    axis = negatives.axis
+    from_lowest = places if places[0] <= axis.lowest else np.append(axis.lowest, places)
+    return midway(np.append(from_lowest, axis.highest))
 
 
 def short_of_edges(binned: BinnedDistances) -> Floats:
     """(bins,) a threshold just short of the upper edge of each bin."""
-    return np.append(binned.edges[1:-1] - binned.rounding, min(binned.reach, FARTHEST))
+    return np.append(binned.edges[1:-1] - binned.rounding, binned.reach)
 
 
 def accepted_pairs(counts: PairCounts, candidates: Floats) -> tuple[Floats, Floats]:

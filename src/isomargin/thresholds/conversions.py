@@ -1,13 +1,14 @@
 """Convert a threshold between the conventions of search engines.
 
-All of them are equivalent for unit vectors. For vectors of other lengths only the two cosine conventions hold.
+All of them are equivalent for unit vectors. For vectors of other lengths only the two cosine conventions hold. An
+equalized threshold has conventions of its own: it applies to corrected similarities, not to cosines.
 """
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
-from isomargin.core import checks
+from isomargin.measure.pairs.axis import L2, AxisName, ScoreAxis, similarity_of
 
 Comparison = Literal["at least", "at most"]
 
@@ -22,22 +23,34 @@ ACCEPT_WHEN: Mapping[str, Comparison] = MappingProxyType(
 )
 """Whether a pair is accepted when its value is at least, or at most, the threshold."""
 
+EQUALIZED_ACCEPT_WHEN: Mapping[str, Comparison] = MappingProxyType(
+    {"equalized_similarity": "at least", "equalized_distance": "at most"}
+)
+"""The same for the threshold of equalized similarities."""
+
+CONVENTIONS: Mapping[AxisName, Mapping[str, Comparison]] = MappingProxyType(
+    {"l2_distance": ACCEPT_WHEN, "equalized_distance": EQUALIZED_ACCEPT_WHEN}
+)
+"""The conventions of each score axis."""
 
 UNIT_VECTORS_ONLY = ("l2", "squared_l2", "inner_product")
 """Conventions that depend on the lengths of the vectors: divide each vector by its length first."""
 
 
-def conversions(distance: Any) -> dict[str, float]:
-    """Convert the threshold d, an L2 distance between unit vectors, to every convention of ``ACCEPT_WHEN``.
+def conversions(distance: Any, axis: ScoreAxis = L2) -> dict[str, float]:
+    """Convert the threshold d to every convention of its axis.
 
-    cosine similarity = inner product = 1 - d²/2; cosine distance = d²/2; squared L2 = d².
+    For an L2 distance between unit vectors: cosine similarity = inner product = 1 - d²/2; cosine distance = d²/2;
+    squared L2 = d².
 
     >>> conversions(1.0)
     {'cosine_similarity': 0.5, 'cosine_distance': 0.5, 'l2': 1.0, 'squared_l2': 1.0, 'inner_product': 0.5}
     >>> ACCEPT_WHEN["cosine_similarity"], ACCEPT_WHEN["cosine_distance"]
     ('at least', 'at most')
     """
-    l2 = checks.distance(distance, "distance")
+    l2 = axis.check(distance)
+    if axis.name == "equalized_distance":
+        return {"equalized_similarity": similarity_of(l2), "equalized_distance": l2}
     squared = l2 * l2
     return {
         "cosine_similarity": 1 - squared / 2,

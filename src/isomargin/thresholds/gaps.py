@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from isomargin.measure.pairs.axis import ScoreAxis
 from isomargin.measure.pairs.counts import PairCounts
-from isomargin.measure.pairs.distances import FARTHEST, BinnedDistances, Floats
+from isomargin.measure.pairs.distances import BinnedDistances, Floats
 
 
 def midway(ascending: Floats) -> Floats:
@@ -20,14 +21,15 @@ def midway(ascending: Floats) -> Floats:
     return np.where(middle < high, middle, low)
 
 
-def next_above(ascending: NDArray[Any], value: float) -> float:
-    """Return the first entry above this, or the largest distance between unit vectors.
+def next_above(ascending: NDArray[Any], value: float, axis: ScoreAxis) -> float:
+    """Return the first entry above this, or the largest distance of the axis.
 
-    >>> next_above(np.array([0.1, 0.3, 0.3]), 0.1), next_above(np.array([0.1]), 0.1)
+    >>> from isomargin.measure.pairs.axis import L2
+    >>> next_above(np.array([0.1, 0.3, 0.3]), 0.1, L2), next_above(np.array([0.1]), 0.1, L2)
     (0.3, 2.0)
     """
     place = int(np.searchsorted(ascending, value, side="right"))
-    return float(ascending[place]) if place < len(ascending) else FARTHEST
+    return float(ascending[place]) if place < len(ascending) else axis.highest
 
 
 def just_beyond(counts: PairCounts, pair: float) -> float:
@@ -37,8 +39,8 @@ def just_beyond(counts: PairCounts, pair: float) -> float:
     """
     positives, negatives = counts.positives, counts.negatives
     if isinstance(negatives, BinnedDistances):
-        edge = next_above(negatives.edges, pair)
+        edge = next_above(negatives.edges, pair, negatives.axis)
         return max(negatives.short_of(edge), float(midway(np.array([pair, edge]))[0]))
     assert not isinstance(positives, BinnedDistances)
-    beyond = min(next_above(positives.pooled, pair), next_above(negatives.pooled, pair))
+    beyond = min(next_above(pairs.pooled, pair, pairs.axis) for pairs in (positives, negatives))
     return float(midway(np.array([pair, beyond]))[0])

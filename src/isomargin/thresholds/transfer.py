@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isomargin.core import checks
 from isomargin.core.errors import InputError
 from isomargin.core.json_values import null_for_nan
 from isomargin.measure.evaluation import Evaluation, OperatingPoint
@@ -63,6 +62,8 @@ class Transfer:
     """The threshold: pairs at most this far apart are accepted."""
     rows: tuple[TransferRow, ...]
     """One row per set, the calibration set first."""
+    equalized: bool = False
+    """Whether similarities are equalized."""
 
     @property
     def table(self) -> "pandas.DataFrame":
@@ -81,7 +82,7 @@ def transfer_threshold(distance: float, calibration: Evaluation, others: Mapping
     """Apply a threshold that was chosen on one set to others, by the One-Threshold-for-All protocol.
 
     Args:
-        distance: the threshold, from 0 to 2.
+        distance: the threshold, from 0 to 2 unless similarities are equalized.
         calibration: the set on which it was chosen.
         others: the sets to which it is applied, by name.
 
@@ -95,12 +96,14 @@ def transfer_threshold(distance: float, calibration: Evaluation, others: Mapping
     0  calibration  0.089           0.000
     1      noisier  0.644           0.556
     """
-    distance = checks.distance(distance, "distance")
     check_others(others)
     check_evaluation(CALIBRATION, calibration)
+    distance = calibration.axis.check(distance)
+    check_same_scores(calibration.equalizer, others)
     reference = calibration.at(distance)
     sets = {CALIBRATION: calibration, **others}
-    return Transfer(distance, tuple(make_row(name, each, reference) for name, each in sets.items()))
+    rows = tuple(make_row(name, each, reference) for name, each in sets.items())
+    return Transfer(distance, rows, calibration.equalizer is not None)
 
 
 def transfer_card(card: ThresholdCard, others: Mapping[str, Evaluation]) -> Transfer:
@@ -109,6 +112,7 @@ def transfer_card(card: ThresholdCard, others: Mapping[str, Evaluation]) -> Tran
     The first row comes from the card: its own distance is the threshold, and its class rates are quantiles.
     """
     check_others(others)
+    check_same_scores(card.equalizer, others)
     measured = card.measured
     far, frr = measured["far"]["value"], measured["frr"]["value"]
     reference = OperatingPoint(card.distance, far, frr, np.array([]), np.array([]))
@@ -126,7 +130,8 @@ def transfer_card(card: ThresholdCard, others: Mapping[str, Evaluation]) -> Tran
         worst_class_frr=measured["class_frr_quantiles"][str(1 - WORST)],
         own_distance=card.distance,
     )
-    return Transfer(card.distance, (first, *(make_row(name, each, reference) for name, each in others.items())))
+    rows = (first, *(make_row(name, each, reference) for name, each in others.items()))
+    return Transfer(card.distance, rows, card.equalizer is not None)
 
 
 def make_row(name: str, evaluation: Evaluation, reference: OperatingPoint) -> TransferRow:
@@ -144,7 +149,7 @@ def make_row(name: str, evaluation: Evaluation, reference: OperatingPoint) -> Tr
         accuracy_difference=accuracy(point) - accuracy(reference),
         worst_class_far=worst_class(point.class_far),
         worst_class_frr=worst_class(point.class_frr),
-        own_distance=own if own >= 0 else math.nan,
+        own_distance=own if own > -math.inf else math.nan,
     )
 
 
@@ -176,6 +181,28 @@ def check_others(others: Mapping[str, Evaluation]) -> None:
         raise InputError(f"others has a set named {CALIBRATION!r}, as the calibration set is: use another name")
     for name, each in others.items():
         check_evaluation(name, each)
+
+
+def check_same_scores(equalizer: dict[str, Any] | None, others: Mapping[str, Evaluation]) -> None:
+    """Refuse sets whose similarities were not equalized like those of the threshold."""
+    for name, other in others.items():
+        if digest_of(equalizer) == digest_of(other.equalizer):
+            continue
+        if equalizer is None or other.equalizer is None:
+            which = "plain" if equalizer is None else "equalized"
+            raise InputError(
+                f"the threshold is for {which} similarities, but those of {name!r} are "
+                f"{'equalized' if equalizer is None else 'plain'}: evaluate both alike"
+            )
+        raise InputError(
+            f"{name!r} was equalized by {digest_of(other.equalizer)[:16]}, the threshold belongs to equalizer "
+            f"{digest_of(equalizer)[:16]}: use the same equalizer for both"
+        )
+
+
+def digest_of(equalizer: dict[str, Any] | None) -> str:
+    """Return the digest of an equalizer; empty for plain similarities."""
+    return "" if equalizer is None else str(equalizer["digest"])
 
 
 def check_evaluation(name: str, evaluation: Evaluation) -> None:

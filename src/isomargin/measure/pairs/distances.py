@@ -12,25 +12,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from isomargin.measure.pairs.axis import L2, ScoreAxis, similarity_of
+
 Floats = NDArray[np.float64]
-FARTHEST = 2.0  # the largest distance between unit vectors
 ROUNDED = 2e-6  # the largest float32 rounding error of a distance that is not small
 
 
-def admitting(ascending: NDArray[Any], count: int) -> float:
+def admitting(ascending: NDArray[Any], count: int, axis: ScoreAxis = L2) -> float:
     """Return the threshold, midway between two distances, that admits as many pairs as it can but at most ``count``.
 
-    Pairs at equal distance are admitted or refused together. Returns -inf if even a threshold of 0 admits too many.
+    Pairs at equal distance are admitted or refused together. Returns -inf if even the lowest threshold of the axis
+    admits too many.
 
     >>> admitting(np.array([0.1, 0.3, 0.3]), 2), admitting(np.array([0.1, 0.3]), 2), admitting(np.array([0.0, 0.1]), 0)
     (0.2, 2.0, -inf)
     """
     if count >= len(ascending):
-        return FARTHEST
+        return axis.highest
     refused = float(ascending[count])
     admitted = int(np.searchsorted(ascending, refused, side="left"))
     if admitted == 0:
-        return refused / 2 if refused > 0 else -np.inf
+        return (axis.lowest + refused) / 2 if refused > axis.lowest else -np.inf
     nearest = float(ascending[admitted - 1])
     middle = (nearest + refused) / 2
     return middle if middle < refused else nearest
@@ -54,6 +56,13 @@ class ListedDistances:
     """(classes + 1,) where each class's distances start."""
     appearances: int
     """Number of classes in which each pair appears: 2 for negative pairs, unless they were sampled class by class."""
+    axis: ScoreAxis = L2
+    """The axis of the distances."""
+
+    @property
+    def start(self) -> float:
+        """No pair is nearer than this."""
+        return self.axis.lowest
 
     @property
     def totals(self) -> NDArray[np.int64]:
@@ -69,6 +78,15 @@ class ListedDistances:
     def pooled(self) -> NDArray[Any]:
         """(pairs,) all distances, ascending, each pair counted once."""
         return np.sort(self.distances)[:: self.appearances]
+
+    @property
+    def mean_similarity(self) -> float:
+        """Mean similarity of all pairs.
+
+        >>> ListedDistances(np.array([0.0, 1.0]), np.array([0, 2]), appearances=1).mean_similarity
+        0.75
+        """
+        return float(similarity_of(self.distances.astype(np.float64)).mean())
 
     def of_class(self, class_index: int) -> NDArray[Any]:
         """(pairs of the class,) its distances, ascending."""
@@ -101,7 +119,7 @@ class ListedDistances:
         >>> listed.pooled_distance_admitting(2), listed.pooled_distance_admitting(3)
         (0.25, 2.0)
         """
-        return admitting(self.pooled, count)
+        return admitting(self.pooled, count, self.axis)
 
     def short_of(self, distance: float) -> float:
         """Return a threshold that accepts exactly the pairs counted within this distance: the distance itself."""
@@ -110,7 +128,7 @@ class ListedDistances:
 
 @dataclass(frozen=True)
 class BinnedDistances:
-    """Counts of pairs in bins of equal width from distance 0 to ``reach``.
+    """Counts of pairs in bins of equal width from ``start`` to ``reach``.
 
     Within a bin, a monotone cubic through the pooled counts gives the share of the bin's pairs that lies below a
     distance. Every class uses that share of its own count, so that the classes' counts add up to the pooled count.
@@ -127,11 +145,27 @@ class BinnedDistances:
     """The end of the last bin: no pair is farther apart."""
     appearances: int
     """Number of classes in which each pair appears: 2 for negative pairs."""
+    start: float = 0.0
+    """The start of the first bin: no pair is nearer."""
+    axis: ScoreAxis = L2
+    """The axis of the distances."""
+
+    @classmethod
+    def within_span(
+        cls, counts: NDArray[Any], span: tuple[float, float], axis: ScoreAxis, appearances: int
+    ) -> "BinnedDistances":
+        """Return counts in bins from the start of a span to its end."""
+        return cls(counts, span[1], appearances, span[0], axis)
 
     @cached_property
     def edges(self) -> Floats:
         """(bins + 1,) the edges of the bins."""
-        return np.linspace(0.0, self.reach, self.counts.shape[1] + 1)
+        return np.linspace(self.start, self.reach, self.counts.shape[1] + 1)
+
+    @property
+    def width(self) -> float:
+        """The width of a bin."""
+        return float((self.reach - self.start) / self.counts.shape[1])
 
     @cached_property
     def totals(self) -> NDArray[np.int64]:
@@ -148,6 +182,12 @@ class BinnedDistances:
         """(bins + 1,) number of pairs below each edge, each pair counted once."""
         pooled = self.counts.sum(axis=0, dtype=np.int64)
         return np.concatenate([[0.0], np.cumsum(pooled)]) / self.appearances
+
+    @property
+    def mean_similarity(self) -> float:
+        """Mean similarity of all pairs, each taken to lie in the middle of its bin."""
+        middles = (self.edges[:-1] + self.edges[1:]) / 2
+        return float(np.average(similarity_of(middles), weights=np.diff(self.pooled_cumulative)))
 
     @cached_property
     def curve(self) -> Any:
@@ -222,7 +262,7 @@ class BinnedDistances:
         Use `short_of` to turn it into a threshold: pairs exactly at an edge are counted in the bin beyond it.
         """
         if count >= self.pooled_total:
-            return FARTHEST
+            return self.axis.highest
         edge = int(np.searchsorted(self.pooled_cumulative, count, side="right")) - 1
         return float(self.edges[edge]) if edge > 0 else -np.inf
 
@@ -231,16 +271,16 @@ class BinnedDistances:
 
         Where many pairs are equally far apart, as with binary codes, they may lie exactly at the edge.
         """
-        return max(distance - self.rounding, 0.0) if distance < self.reach else distance
+        return max(distance - self.rounding, self.axis.lowest) if distance < self.reach else distance
 
     @property
     def rounding(self) -> float:
         """The distance from an edge within which a pair may have been counted on the wrong side of it."""
-        return float(min(ROUNDED, self.reach / self.counts.shape[1] / 4))
+        return float(min(ROUNDED, self.width / 4))
 
     def at_edges(self, distances: Floats) -> Floats:
         """(m,) distances clipped to the reach; those just short of an edge, like thresholds, moved to the edge."""
-        distances = np.clip(distances, 0.0, self.reach)
+        distances = np.clip(distances, self.start, self.reach)
         beyond = self.edges[np.clip(np.searchsorted(self.edges, distances, side="left"), 0, len(self.edges) - 1)]
         return np.where(beyond - distances <= 1.001 * self.rounding, beyond, distances)
 

@@ -9,7 +9,7 @@ memory. It is meant for small sets, for distances that repeat, and for checking 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,8 @@ from isomargin.core.errors import InputError
 from isomargin.measure.pairs.counts import PairCounts, RankCounts
 from isomargin.measure.pairs.distances import BinnedDistances, Floats, ListedDistances
 from isomargin.measure.pairs.inputs import ClassSortedVectors
-from isomargin.measure.pairs.rates import kept_pairs, needed_pairs, pairs_at_far
-from isomargin.measure.pairs.retrieval import QUANTUM, distances_from_similarity, rank_query
+from isomargin.measure.pairs.rates import kept_pairs, needed_pairs, pairs_at_far, threshold_at_frr
+from isomargin.measure.pairs.retrieval import QUANTUM, rank_query
 from isomargin.measure.pairs.sampled import REPEATED, repeated_share
 from isomargin.measure.pairs.summary import PairSummary, check_range
 from isomargin.measure.pairs.tiles import Progress, available_cores, number_of_bins
@@ -67,11 +67,6 @@ def fits(data: ClassSortedVectors) -> bool:
     return int(sizes.max()) * len(data.class_of) * 8 <= LARGEST_CLASS_BYTES and positives <= MOST_POSITIVES
 
 
-def fine_bin(distances: Floats) -> NDArray[np.int64]:
-    """The narrow bin of each distance."""
-    return (distances * FINE).astype(np.int64)
-
-
 class ExactPass:
     """The three passes and the state they share. ``data`` must hold float64 vectors."""
 
@@ -92,8 +87,8 @@ class ExactPass:
         self.negative_totals = data.sizes * (n - data.sizes)
         self.pooled_negatives = int(self.negative_totals.sum()) // 2
         self.keep_negatives = self.pooled_negatives <= LISTED_NEGATIVES
-        self.reach = data.reach
-        self.edges = np.linspace(0.0, self.reach, number_of_bins(len(data.sizes), n) + 1)
+        self.edges = np.linspace(*data.span, number_of_bins(len(data.sizes), n) + 1)
+        self.fine_bins = int(np.ceil((data.axis.highest - data.axis.lowest) * FINE)) + 1
         self.kept: dict[int, Floats] | None = {} if n * n <= KEPT_DISTANCES else None
         self.quantum = QUANTUM_OF_REPEATED if repeated_share(data) > REPEATED else QUANTUM
         self.done = 0.0
@@ -112,11 +107,19 @@ class ExactPass:
         """(rows of the group, n) distances from the group's items to all items."""
         if self.kept is not None and group.start in self.kept:
             return self.kept[group.start]
-        rows = self.data.vectors[self.starts[group.start] : self.ends[group.stop - 1]]
-        distances = distances_from_similarity(rows @ self.data.vectors.T, self.quantum)
+        rows = slice(self.starts[group.start], self.ends[group.stop - 1])
+        distances = self.data.axis.distances(self.data.similarity(rows, slice(None)), self.quantum)
         if self.kept is not None:
             self.kept[group.start] = distances
         return distances
+
+    def fine_bin(self, distances: Floats) -> NDArray[np.int64]:
+        """The narrow bin of each distance."""
+        return ((distances - self.data.axis.lowest) * FINE).astype(np.int64)
+
+    def fine_edge(self, number: NDArray[np.int64] | int) -> Any:
+        """The distance at which a narrow bin starts."""
+        return self.data.axis.lowest + number / FINE
 
     def each_group(self, work: Callable[[slice, Floats], Result]) -> Iterator[Result]:
         """Apply ``work`` to each group's distances on all threads; results come in the order of the groups."""
@@ -167,6 +170,7 @@ class ExactPass:
             np.concatenate([result.positives for result in classes]),
             np.concatenate([[0], np.cumsum(sizes * (sizes - 1) // 2)]),
             appearances=1,
+            axis=self.data.axis,
         )
         quantiles = self.find_quantiles(positives, fine_counts)
         counts = PairCounts(positives, self.keep(classes))
@@ -176,18 +180,21 @@ class ExactPass:
         """Return the negatives in the form in which they are kept: listed if there are few, else binned."""
         if self.keep_negatives:
             offsets = np.concatenate([[0], np.cumsum(self.negative_totals)])
-            return ListedDistances(np.concatenate([result.negatives for result in classes]), offsets, appearances=2)
-        return BinnedDistances(np.stack([result.negatives for result in classes]), self.reach, appearances=2)
+            listed = np.concatenate([result.negatives for result in classes])
+            return ListedDistances(listed, offsets, appearances=2, axis=self.data.axis)
+        binned = np.stack([result.negatives for result in classes])
+        return BinnedDistances.within_span(binned, self.data.span, self.data.axis, appearances=2)
 
     def first_pass(self) -> tuple[list[ClassResult], NDArray[np.int64]]:
         """Return the result of each class, and (fine bins,) the counts of the pooled negatives in narrow bins."""
 
         def work(group: slice, distances: Floats) -> tuple[list[ClassResult], NDArray[np.int64]]:
             results = [self.study_class(i, block) for i, block in self.blocks(group, distances)]
-            return results, np.bincount(fine_bin(self.pooled_negatives_of(group, distances)), minlength=2 * FINE + 1)
+            fine = self.fine_bin(self.pooled_negatives_of(group, distances))
+            return results, np.bincount(fine, minlength=self.fine_bins)
 
         classes: list[ClassResult] = []
-        fine_counts = np.zeros(2 * FINE + 1, np.int64)
+        fine_counts = np.zeros(self.fine_bins, np.int64)
         for results, fine in self.each_group(work):
             classes += results
             fine_counts += fine
@@ -238,12 +245,12 @@ class ExactPass:
         bins = [int(np.searchsorted(below, count, side="left")) - 1 for count in wanted]
         # FAR - FRR rises. The equal error rate is reached at a distance in the bin where it stops being negative, or at
         # the last distance before that bin.
-        kept = np.searchsorted(positives.pooled, np.arange(1, len(below)) / FINE, side="left")
+        kept = np.searchsorted(positives.pooled, self.fine_edge(np.arange(1, len(below))), side="left")
         frr = 1 - kept / positives.pooled_total
         meeting = int(np.argmax(below[1:] / total >= frr))
         earlier = np.flatnonzero(fine_counts[:meeting])[-1:]
         inside, auc = self.second_pass(positives, np.unique([*bins, meeting, *earlier]))
-        at = [inside.distance_at(b / FINE, count - below[b]) for b, count in zip(bins, wanted, strict=True)]
+        at = [inside.distance_at(self.fine_edge(b), count - below[b]) for b, count in zip(bins, wanted, strict=True)]
         low, high = self.range_from(at, positives)
         eer = self.eer_around(meeting, inside, positives, below)
         return Quantiles(at[0], low, high, eer, auc)
@@ -252,15 +259,14 @@ class ExactPass:
         """Return the calibration range, given the pooled distances at the requested rates."""
         settings = self.settings
         if settings.distances is not None:
-            return settings.distances
+            return self.data.axis.check_range(settings.distances)
         if settings.frr is None:
             return check_range(at[2], at[1], settings)
-        kept = int(kept_pairs(settings.frr, np.array(positives.pooled_total)))
-        return check_range(positives.pooled_distance_at(kept), at[1], settings)
+        return check_range(threshold_at_frr(positives, settings.frr), at[1], settings)
 
     def second_pass(self, positives: ListedDistances, bins: NDArray[np.int64]) -> tuple["Tally", float]:
         """Return the distances of the pooled negatives in these narrow bins, and the pooled AUC."""
-        wanted = np.zeros(2 * FINE + 1, bool)
+        wanted = np.zeros(self.fine_bins, bool)
         wanted[bins] = True
         pooled_positives = positives.pooled
 
@@ -268,7 +274,7 @@ class ExactPass:
             once = np.sort(self.pooled_negatives_of(group, distances))
             nearer = np.searchsorted(once, pooled_positives, side="left").sum()
             as_near = np.searchsorted(once, pooled_positives, side="right").sum()
-            return Tally(*np.unique(once[wanted[fine_bin(once)]], return_counts=True)), int(nearer + as_near)
+            return Tally(*np.unique(once[wanted[self.fine_bin(once)]], return_counts=True)), int(nearer + as_near)
 
         collected, twice_nearer = [], 0
         for inside, twice in self.each_group(work):
@@ -282,7 +288,7 @@ class ExactPass:
     ) -> tuple[float, float]:
         """Return the equal error rate and its threshold, from the distances around the bin where FAR meets FRR."""
         pooled = positives.pooled
-        edges = np.array([meeting, meeting + 1]) / FINE
+        edges = self.fine_edge(np.array([meeting, meeting + 1]))
         first, last = np.searchsorted(pooled, edges, side="left")
         a, b = np.searchsorted(inside.values, edges, side="left")
         previous = max([-np.inf, *pooled[max(first - 1, 0) : first], *inside.values[max(a - 1, 0) : a]])

@@ -4,6 +4,7 @@ Accepts numpy arrays, torch tensors and lists, in any float type, with labels of
 here with a one-sentence error, before any work is done.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,11 +15,29 @@ from numpy.typing import NDArray
 from isomargin.core.errors import InputError
 from isomargin.core.labels import as_labels, is_tensor
 from isomargin.core.vectors import check_vectors
+from isomargin.measure.pairs.axis import L2, ScoreAxis, distance_of
 
 UNIT_TOLERANCE = 1e-3  # largest deviation from one of the length of a unit vector
 FEW = 0.01  # up to this share of embeddings of other lengths, there is no note
 OTHER_LENGTHS = "do not have length one"
+EXACT_COLUMNS = 512  # columns of float64 products at a time
+ROUNDED_SPAN = 2.0**-9  # bounds of equalized distances are multiples of this
 CHUNK = 1 << 22  # values converted at a time, so that a memory-mapped array is never held in float64 as a whole
+
+
+Rows = slice | NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Shifts:
+    """What an equalizer adds to similarities: the sum of the shifts of a pair's two rows."""
+
+    values: NDArray[np.float64]
+    """(n,) the shift of each row."""
+    axis: ScoreAxis
+    """The axis of the shifted similarities."""
+    own_class: str | None = None
+    """Whether the classes of the rows were among their neighbours; None if the equalizer does not tell."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +54,41 @@ class ClassSortedVectors:
     """(classes,) the distinct labels, sorted, in the type they were given in."""
     notes: tuple[str, ...]
     """What the user should know about this input."""
+    shifts: NDArray[np.float64] | None = None
+    """(n,) what is added to the similarity of each pair of a row; None if similarities are not equalized."""
+    axis: ScoreAxis = L2
+    """The axis on which pairs are counted."""
+
+    def similarity(self, rows: Rows, columns: Rows, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """(rows, columns) similarities, equalized if there are shifts: the one place where vectors are multiplied."""
+        return self.shift(np.matmul(self.vectors[rows], self.vectors[columns].T, out=out), rows, columns)
+
+    def exact_rows(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """(rows, n) similarities of a few rows to all others, computed in float64 part by part."""
+        chosen, n = self.vectors[rows].astype(np.float64), len(self.vectors)
+        similarity = np.empty((len(rows), n))
+        for first in range(0, n, EXACT_COLUMNS):
+            part = slice(first, first + EXACT_COLUMNS)
+            similarity[:, part] = chosen @ self.vectors[part].astype(np.float64).T
+        return self.shift(similarity, rows, slice(None))
+
+    def shift(self, product: NDArray[Any], rows: Rows, columns: Rows) -> NDArray[Any]:
+        """Add the shifts to the cosines of these rows and columns, in place."""
+        if self.shifts is None:
+            return product
+        if product.dtype == np.float64:
+            # Their sum first: both orders of a pair then have the same similarity, and count on the same side.
+            product += self.shifts[rows, None] + self.shifts[columns]
+        else:
+            product += self.single_shifts[rows, None]
+            product += self.single_shifts[columns]
+        return product
+
+    @cached_property
+    def single_shifts(self) -> NDArray[np.float32]:
+        """(n,) the shifts in float32."""
+        assert self.shifts is not None
+        return self.shifts.astype(np.float32)
 
     @property
     def starts(self) -> NDArray[np.int64]:
@@ -60,8 +114,22 @@ class ClassSortedVectors:
         step = 2.0 ** (np.floor(np.log2(bound)) - 8)  # rounding to 8 bits makes the bound independent of the row order
         return float(min(2.0, np.ceil(bound / step + 0.01) * step))
 
+    @cached_property
+    def span(self) -> tuple[float, float]:
+        """Bounds of all distances, within the axis; bins lie between them."""
+        if self.shifts is None:
+            return 0.0, self.reach
+        low = distance_of(1 + 2 * float(self.shifts.max())) - ROUNDED_SPAN
+        high = distance_of(1 - self.reach**2 / 2 + 2 * float(self.shifts.min())) + ROUNDED_SPAN
+        return (
+            max(self.axis.lowest, math.floor(low / ROUNDED_SPAN) * ROUNDED_SPAN),
+            min(self.axis.highest, math.ceil(high / ROUNDED_SPAN) * ROUNDED_SPAN),
+        )
 
-def sort_by_class(embeddings: Any, labels: Any, dtype: type = np.float32) -> ClassSortedVectors:
+
+def sort_by_class(
+    embeddings: Any, labels: Any, dtype: type = np.float32, shifts: Shifts | None = None
+) -> ClassSortedVectors:
     """Check the embeddings and labels, normalise each row to length one, and sort the rows by class.
 
     Args:
@@ -69,6 +137,7 @@ def sort_by_class(embeddings: Any, labels: Any, dtype: type = np.float32) -> Cla
             float32, float64 or integers. Rows need not have length one.
         labels: n labels: integers, strings or booleans.
         dtype: type of the returned vectors: float32, or float64 for the exact count.
+        shifts: what an equalizer adds to the similarities.
 
     >>> sorted_vectors = sort_by_class([[3.0, 0.0], [0.0, 2.0], [1.0, 0.0]], ["cat", "dog", "cat"])
     >>> sorted_vectors.vectors.tolist(), sorted_vectors.names.tolist(), sorted_vectors.sizes.tolist()
@@ -100,7 +169,12 @@ def sort_by_class(embeddings: Any, labels: Any, dtype: type = np.float32) -> Cla
             "and only serve as negatives for the other classes"
         )
     notes += note_on_lengths(lengths)
-    return ClassSortedVectors(vectors, class_of_row[order].astype(np.int64), sizes, names, tuple(notes))
+    class_of = class_of_row[order].astype(np.int64)
+    if shifts is None:
+        return ClassSortedVectors(vectors, class_of, sizes, names, tuple(notes))
+    return ClassSortedVectors(
+        vectors, class_of, sizes, names, tuple(notes), shifts=shifts.values[order], axis=shifts.axis
+    )
 
 
 def note_on_lengths(lengths: NDArray[np.float64]) -> list[str]:

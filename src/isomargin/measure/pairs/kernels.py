@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 # NaN and infinity are refused before the pass, so the compiler may assume that there are none.
 FAST = {"nnan", "ninf", "nsz", "contract", "arcp"}
+ABOVE_ALL = np.float32(1e30)  # above every similarity, equalized or not
 
 
 class Rows(NamedTuple):
@@ -28,6 +29,7 @@ class Bins(NamedTuple):
 
     counters: NDArray[np.uint32]  # (counter rows * bins,)
     base: NDArray[np.uint64]  # (n,) where each row's counters start
+    lowest: np.float32  # where the first bin starts
     per_distance: np.float32  # bins per unit of distance
     last: np.float32  # the last bin's index
 
@@ -51,6 +53,17 @@ class Ranks(NamedTuple):
     alive: NDArray[np.int32]  # (n,)
     total: NDArray[np.int32]  # (n,) negatives nearer than the farthest positive alive
     floor: NDArray[np.float32]  # (n,)
+
+
+@njit(nogil=True, fastmath=FAST, cache=True, inline="always")
+def place_of(similarity: float, bins: Bins) -> Any:
+    """Return the bin of a similarity, not yet rounded down; below the first bin it is 0.
+
+    The distance is the root of 2 - 2s with its sign, because equalized similarities may exceed 1.
+    """
+    squared = np.float32(2) - np.float32(2) * similarity
+    distance = np.copysign(np.sqrt(np.abs(squared)), squared)
+    return min(max((distance - bins.lowest) * bins.per_distance, np.float32(0)), bins.last)
 
 
 @njit(nogil=True, cache=True)
@@ -85,8 +98,7 @@ def read_positives(
                 pair = local * (2 * size - local - 1) // 2 + other - local - 1
                 listed[list_offset[row_class] + pair] = value
             else:
-                distance = np.sqrt(max(np.float32(2) - np.float32(2) * value, np.float32(0)))
-                bins.counters[bins.base[row] + np.uint64(min(distance * bins.per_distance, bins.last))] += np.uint32(1)
+                bins.counters[bins.base[row] + np.uint64(place_of(value, bins))] += np.uint32(1)
 
 
 @njit(nogil=True, cache=True)
@@ -121,15 +133,14 @@ def meet_negative(i: int, value: float, ranks: Ranks) -> None:
         alive -= 1
     ranks.alive[i] = alive
     ranks.total[i] = total
-    ranks.floor[i] = ranks.similarity[first + alive - 1] if alive > 0 else np.float32(4)
+    ranks.floor[i] = ranks.similarity[first + alive - 1] if alive > 0 else ABOVE_ALL
 
 
 @njit(nogil=True, fastmath=FAST, cache=True)
 def bin_row(similarity: NDArray[np.float32], bins: Bins, index: NDArray[np.uint32]) -> None:
     """Write the bin of each similarity to ``index``."""
     for j in range(similarity.size):
-        distance = np.sqrt(max(np.float32(2) - np.float32(2) * similarity[j], np.float32(0)))
-        index[j] = np.uint32(np.int32(min(distance * bins.per_distance, bins.last)))
+        index[j] = np.uint32(np.int32(place_of(similarity[j], bins)))
 
 
 @njit(nogil=True, cache=True)

@@ -69,8 +69,8 @@ def threshold_at_far(counts: PairCounts, far: float, mode: Mode, name: str = "fa
     if mode == "reached":
         return negatives.pooled_distance_at(needed)
     threshold = largest_within(negatives, far)
-    if threshold < 0:
-        smallest = 0.0 if isinstance(negatives, ListedDistances) else float(negatives.edges[1])
+    if threshold == -math.inf:
+        smallest = negatives.start if isinstance(negatives, ListedDistances) else float(negatives.edges[1])
         reached = float(negatives.pooled_within(np.array([smallest]))[0]) / negatives.pooled_total
         raise InputError(
             f"no threshold has a false accept rate of at most {far:g}: even at distance {smallest:.3g} it is "
@@ -80,7 +80,16 @@ def threshold_at_far(counts: PairCounts, far: float, mode: Mode, name: str = "fa
     return threshold
 
 
+def threshold_at_frr(positives: ClassDistances, frr: float) -> float:
+    """Return the pooled threshold at a false reject rate: the smallest distance at which it is at most ``frr``.
+
+    >>> threshold_at_frr(ListedDistances(np.array([0.5, 0.75, 1.0, 1.25]), np.array([0, 4]), appearances=1), 0.25)
+    1.0
+    """
+    return positives.pooled_distance_at(int(kept_pairs(frr, np.array(positives.pooled_total))))
+
+
 def largest_within(negatives: ClassDistances, far: float) -> float:
     """Return the largest threshold whose pooled FAR does not exceed ``far`` (0 is allowed); -inf if there is none."""
     distance = negatives.pooled_distance_admitting(math.floor(far * negatives.pooled_total + ROUNDING))
-    return negatives.short_of(distance) if distance >= 0 else distance
+    return negatives.short_of(distance) if distance > -math.inf else distance

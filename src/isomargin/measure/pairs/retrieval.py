@@ -7,7 +7,6 @@ cannot decide.
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from isomargin.measure.pairs.distances import Floats
 
@@ -43,18 +42,3 @@ def rank_query(positives: Floats, negatives: Floats) -> QueryRanks:
     found = place + passed <= len(positives)
     precision = (place / (place + passed))[found].sum() / len(positives)
     return QueryRanks(int(passed[0]), float(found.mean()), float(precision))
-
-
-def distances_from_similarity(similarity: Floats, quantum: float) -> Floats:
-    """Turn similarities of unit vectors into distances, in place; similarities within one quantum become equal.
-
-    >>> distances_from_similarity(np.array([1.0, 0.5, -1.0]), 2.0**-42)
-    array([0., 1., 2.])
-    """
-    similarity /= quantum
-    np.round(similarity, out=similarity)
-    similarity *= -2 * quantum
-    similarity += 2
-    np.maximum(similarity, 0, out=similarity)
-    distances: NDArray[np.float64] = np.sqrt(similarity, out=similarity)
-    return distances

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isomargin.core.errors import InputError
+from isomargin.measure.pairs.axis import ScoreAxis
 from isomargin.measure.pairs.counts import PairCounts
 from isomargin.measure.pairs.distances import Floats, ListedDistances
 from isomargin.measure.pairs.inputs import ClassSortedVectors
-from isomargin.measure.pairs.retrieval import QUANTUM, distances_from_similarity
+from isomargin.measure.pairs.retrieval import QUANTUM
 
 MOST_PAIRS = 1 << 26  # half a gigabyte of distances
 CHUNK = 1 << 22  # values of one chunk's vectors
@@ -36,18 +37,18 @@ def sample_pairs(data: ClassSortedVectors, per_positive: int, seed: int) -> Pair
     positives, negatives = [np.empty(0)], [np.empty(0)]
     for start, size, total in zip(starts, sizes, totals, strict=True):
         one, other = np.triu_indices(size, 1)
-        positives.append(np.sort(distances_between(data.vectors, start + one, start + other)))
+        positives.append(np.sort(distances_between(data, start + one, start + other)))
         one = start + generator.integers(0, size, total)
         other = generator.integers(0, n - size, total)
         other += np.where(other >= start, size, 0)  # skip the class itself
-        negatives.append(np.sort(distances_between(data.vectors, one, other)))
-    return PairCounts(join_classes(positives), join_classes(negatives))
+        negatives.append(np.sort(distances_between(data, one, other)))
+    return PairCounts(join_classes(positives, data.axis), join_classes(negatives, data.axis))
 
 
-def join_classes(distances: list[Floats]) -> ListedDistances:
+def join_classes(distances: list[Floats], axis: ScoreAxis) -> ListedDistances:
     """Concatenate the classes' lists; the first list must be empty."""
     offsets = np.cumsum([len(class_distances) for class_distances in distances])
-    return ListedDistances(np.concatenate(distances), offsets, appearances=1)
+    return ListedDistances(np.concatenate(distances), offsets, appearances=1, axis=axis)
 
 
 def sampled_pairs(sizes: NDArray[np.int64], per_positive: int) -> NDArray[np.int64]:
@@ -65,14 +66,16 @@ def sampled_pairs(sizes: NDArray[np.int64], per_positive: int) -> NDArray[np.int
     return np.asarray(totals)
 
 
-def distances_between(vectors: NDArray[np.float32], one: NDArray[np.int64], other: NDArray[np.int64]) -> Floats:
+def distances_between(data: ClassSortedVectors, one: NDArray[np.int64], other: NDArray[np.int64]) -> Floats:
     """(m,) distance of each pair of rows, in float64."""
-    similarity = np.empty(len(one))
+    vectors, similarity = data.vectors, np.empty(len(one))
     step = max(1, CHUNK // vectors.shape[1])
     for first, last in pairwise([*range(0, len(one), step), len(one)]):
         chunk = slice(first, last)
         similarity[chunk] = np.einsum("ij,ij->i", vectors[one[chunk]], vectors[other[chunk]], dtype=np.float64)
-    return distances_from_similarity(similarity, QUANTUM)
+    if data.shifts is not None:
+        similarity += data.shifts[one] + data.shifts[other]
+    return data.axis.distances(similarity, QUANTUM)
 
 
 def repeated_share(data: ClassSortedVectors, pairs: int = 1 << 10) -> float:
@@ -89,6 +92,6 @@ def repeated_share(data: ClassSortedVectors, pairs: int = 1 << 10) -> float:
         drawn = np.sort(np.random.default_rng(0).integers(0, n, (2, pairs)), axis=0)
         one, other = np.unique(drawn, axis=1)  # each pair once
     negative = data.class_of[one] != data.class_of[other]
-    distances = distances_between(data.vectors, one[negative], other[negative])
+    distances = distances_between(data, one[negative], other[negative])
     _, counts = np.unique(np.round(distances / data.reach * 2.0**24), return_counts=True)
     return float(counts[counts > 1].sum() / max(counts.sum(), 1))

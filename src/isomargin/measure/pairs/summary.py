@@ -11,7 +11,7 @@ import numpy as np
 from isomargin.core.errors import InputError
 from isomargin.measure.pairs.counts import PairCounts
 from isomargin.measure.pairs.distances import Floats
-from isomargin.measure.pairs.rates import kept_pairs, needed_pairs, threshold_at_far
+from isomargin.measure.pairs.rates import kept_pairs, needed_pairs, threshold_at_far, threshold_at_frr
 from isomargin.measure.pairs.verification import class_errors, pooled_auc, pooled_eer
 from isomargin.measure.settings import Settings
 
@@ -90,12 +90,11 @@ def summarize(counts: PairCounts, settings: Settings) -> PairSummary:
 def calibration_range(counts: PairCounts, settings: Settings) -> tuple[float, float]:
     """Return (d_min, d_max): ``distances`` if set, else where the pooled rates reach ``frr`` and ``far``."""
     if settings.distances is not None:
-        return settings.distances
-    positives = counts.positives
+        return counts.positives.axis.check_range(settings.distances)
     if settings.frr is None:
         low = threshold_at_far(counts, settings.far[0], "reached")
     else:
-        low = positives.pooled_distance_at(int(kept_pairs(settings.frr, np.array(positives.pooled_total))))
+        low = threshold_at_frr(counts.positives, settings.frr)
     return check_range(low, threshold_at_far(counts, settings.far[1], "reached"), settings)
 
 

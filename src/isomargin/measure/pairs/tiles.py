@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from isomargin.measure.pairs import kernels
+from isomargin.measure.pairs.axis import L2, ScoreAxis
 from isomargin.measure.pairs.counts import PairCounts, RankCounts
 from isomargin.measure.pairs.distances import BinnedDistances, Floats, ListedDistances
 from isomargin.measure.pairs.inputs import ClassSortedVectors
-from isomargin.measure.pairs.retrieval import QUANTUM, distances_from_similarity, rank_query
+from isomargin.measure.pairs.retrieval import QUANTUM, rank_query
 
 Progress = Callable[[float], None]
 Tile = tuple[int, int]
@@ -92,13 +93,14 @@ def tournament(teams: int) -> Iterable[Tile]:
         circle = [circle[0], circle[-1], *circle[1:-1]]
 
 
-def list_by_class(similarity: NDArray[np.float32], sizes: NDArray[np.int64]) -> ListedDistances:
+def list_by_class(similarity: NDArray[np.float32], sizes: NDArray[np.int64], axis: ScoreAxis = L2) -> ListedDistances:
     """Turn the similarities of positive pairs, ordered by class, into distances sorted within each class."""
-    distances = np.sqrt(np.maximum(2 - 2 * similarity, 0, dtype=np.float32))
+    squared = 2 - 2 * similarity
+    distances = np.maximum(np.copysign(np.sqrt(np.abs(squared)), squared), np.float32(axis.lowest))
     offsets = np.concatenate([[0], np.cumsum(sizes * (sizes - 1) // 2)])
     for first, end in pairwise(offsets):
         distances[first:end].sort()
-    return ListedDistances(distances, offsets, appearances=1)
+    return ListedDistances(distances, offsets, appearances=1, axis=axis)
 
 
 class Pass:
@@ -123,7 +125,6 @@ class Pass:
         self.blocks = [(first, min(first + tile_rows, len(data.class_of))) for first in starts]
         self.locks = [Lock() for _ in self.blocks]
         self.scratch = local()
-        self.reach = data.reach
         self.bins = number_of_bins(len(data.sizes), len(data.class_of))
         self.extra_class, base = self.assign_counters()
         self.negatives = self.new_bins(base)
@@ -165,7 +166,9 @@ class Pass:
     def new_bins(self, base: NDArray[np.uint64]) -> kernels.Bins:
         """Return counters set to zero."""
         counters = np.zeros((len(self.data.sizes) + len(self.extra_class)) * self.bins, np.uint32)
-        return kernels.Bins(counters, base, np.float32(self.bins / self.reach), np.float32(self.bins - 1))
+        low, high = self.data.span
+        per_distance = np.float32(self.bins / (high - low))
+        return kernels.Bins(counters, base, np.float32(low), per_distance, np.float32(self.bins - 1))
 
     def new_ranks(self) -> kernels.Ranks:
         """Return ranks before any pair is seen, with room for the positives of classes that are not too large."""
@@ -173,8 +176,8 @@ class Pass:
         kept = (size <= RANKED_CLASS) & self.map_at_r
         offset = np.concatenate([[0], np.cumsum(np.where(kept, size - 1, 0))])
         return kernels.Ranks(
-            above=np.full(n, -2, np.float32),
-            below=np.full(n, -2, np.float32),
+            above=np.full(n, -kernels.ABOVE_ALL, np.float32),
+            below=np.full(n, -kernels.ABOVE_ALL, np.float32),
             nearer=np.zeros(n, np.int32),
             as_near=np.zeros(n, np.int32),
             offset=offset,
@@ -182,7 +185,7 @@ class Pass:
             between=np.zeros(offset[-1], np.int32),
             alive=np.zeros(n, np.int32),
             total=np.zeros(n, np.int32),
-            floor=np.full(n, 4, np.float32),
+            floor=np.full(n, kernels.ABOVE_ALL, np.float32),
         )
 
     def similarities(self, rows: tuple[int, int], columns: tuple[int, int]) -> NDArray[np.float32]:
@@ -193,7 +196,7 @@ class Pass:
             self.scratch.product = np.empty(size, np.float32)
             self.scratch.index = np.empty(max(shape[1], self.tile_rows), np.uint32)
         out: NDArray[np.float32] = self.scratch.product[:size].reshape(shape)
-        return np.matmul(self.data.vectors[slice(*rows)], self.data.vectors[slice(*columns)].T, out=out)
+        return self.data.similarity(slice(*rows), slice(*columns), out)
 
     def run(self, work: Callable[[Any], None], tasks: list[Any], until: float) -> None:
         """Run the tasks on all threads and report progress up to ``until``; the first error stops the pass."""
@@ -268,10 +271,12 @@ class Pass:
 
     def pair_counts(self) -> PairCounts:
         """Sum the counters and sort the lists."""
-        negatives = BinnedDistances(self.sum_counters(self.negatives), self.reach, appearances=2)
-        if not self.listed.size:
-            return PairCounts(BinnedDistances(self.sum_counters(self.positives), self.reach, appearances=1), negatives)
-        return PairCounts(list_by_class(self.listed, self.data.sizes), negatives)
+        axis, span = self.data.axis, self.data.span
+        negatives = BinnedDistances.within_span(self.sum_counters(self.negatives), span, axis, appearances=2)
+        if self.listed.size:
+            return PairCounts(list_by_class(self.listed, self.data.sizes, axis), negatives)
+        positives = BinnedDistances.within_span(self.sum_counters(self.positives), span, axis, appearances=1)
+        return PairCounts(positives, negatives)
 
     def rank_counts(self, k: tuple[int, ...]) -> RankCounts:
         """Score the ranks of every query; those of large classes take a second pass."""
@@ -289,16 +294,11 @@ class Pass:
 
     def rank_again(self, queries: NDArray[np.int64], r_precision: Floats, average_precision: Floats) -> None:
         """Rank in float64 the queries for which float32 could not tell a negative's distance from a positive's."""
-        vectors, rows = self.data.vectors, self.rows
-        step = max(1, CHUNK // len(vectors))
+        rows, axis = self.rows, self.data.axis
+        step = max(1, CHUNK // len(self.data.class_of))
 
         def work(chunk: NDArray[np.int64]) -> None:
-            query_vectors = vectors[chunk].astype(np.float64)
-            similarity = np.empty((len(chunk), len(vectors)))
-            for first in range(0, len(vectors), TILE_ROWS):
-                part = slice(first, first + TILE_ROWS)
-                similarity[:, part] = query_vectors @ vectors[part].astype(np.float64).T
-            for i, row in zip(chunk, distances_from_similarity(similarity, QUANTUM), strict=True):
+            for i, row in zip(chunk, axis.distances(self.data.exact_rows(chunk), QUANTUM), strict=True):
                 start, end = rows.class_start[rows.class_of[i]], rows.class_end[rows.class_of[i]]
                 negatives = np.concatenate([row[:start], row[end:]])
                 ranks = rank_query(np.delete(row[start:end], i - start), negatives)

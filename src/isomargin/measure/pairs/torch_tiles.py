@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isomargin.core.errors import InputError
+from isomargin.measure.pairs import kernels
 from isomargin.measure.pairs.counts import PairCounts, RankCounts
 from isomargin.measure.pairs.distances import BinnedDistances
 from isomargin.measure.pairs.inputs import ClassSortedVectors
@@ -26,6 +27,7 @@ from isomargin.measure.pairs.tiles import (
 if TYPE_CHECKING:
     import torch
 
+ABOVE_ALL = float(kernels.ABOVE_ALL)
 STRIP = 1 << 25  # similarities of one strip: 128 MB in float32
 
 
@@ -47,7 +49,8 @@ def count_pairs_with_torch(
         reason = str(error).splitlines()[0]
         raise InputError(f"device={device!r} cannot be used ({reason}): leave it out to use the CPU") from error
     sizes = data.sizes
-    bins, reach = number_of_bins(len(sizes), len(data.class_of)), data.reach
+    bins, span, axis = number_of_bins(len(sizes), len(data.class_of)), data.span, data.axis
+    shifts = None if data.shifts is None else torch.as_tensor(data.single_shifts, device=device)
     listing = int((sizes * (sizes - 1) // 2).sum()) <= LISTED_POSITIVES
     class_of = torch.as_tensor(data.class_of, device=device)
     negatives = torch.zeros((len(sizes), bins), dtype=torch.int64, device=device)
@@ -57,9 +60,11 @@ def count_pairs_with_torch(
     average_precision: list[NDArray[np.float64]] = []
     for first, last in strips(len(class_of), STRIP):
         similarity = vectors[first:last] @ vectors.T  # (strip, n)
+        if shifts is not None:
+            similarity += shifts[first:last, None] + shifts  # their sum first: a pair is counted from both sides
         row_class = class_of[first:last]
         same = row_class[:, None] == class_of[None, :]
-        cell = bin_of(similarity, bins, reach) + (row_class * bins)[:, None]
+        cell = bin_of(similarity, bins, span) + (row_class * bins)[:, None]
         lowest = int(row_class[0]) * bins
         count_cells(negatives.view(-1), cell[~same], lowest)
         upper = same.triu(first + 1)
@@ -69,16 +74,16 @@ def count_pairs_with_torch(
             count_cells(positives.view(-1), cell[upper], lowest)
         del cell, upper
         rank = torch.arange(last - first, device=device)
-        similarity[rank, rank + first] = -4.0  # exclude the query itself
+        similarity[rank, rank + first] = -ABOVE_ALL  # exclude the query itself
         similarity = torch.where(same, similarity + TIE, similarity)
-        best = torch.where(same, similarity, -4.0).amax(dim=1, keepdim=True)
+        best = torch.where(same, similarity, -ABOVE_ALL).amax(dim=1, keepdim=True)
         nearer.append(((similarity > best) & ~same).sum(dim=1).cpu().numpy())
         if map_at_r:
             for scores, values in zip((r_precision, average_precision), at_r(similarity, same), strict=True):
                 scores.append(values.cpu().numpy())
         if progress:
             progress(last / len(class_of))
-    kept_negatives = BinnedDistances(negatives.cpu().numpy(), reach, appearances=2)
+    kept_negatives = BinnedDistances.within_span(negatives.cpu().numpy(), span, axis, appearances=2)
     ranks = RankCounts.from_queries(
         data.class_of,
         sizes,
@@ -88,8 +93,9 @@ def count_pairs_with_torch(
         np.concatenate(average_precision) if map_at_r else None,
     )
     if listing:
-        return PassResult(PairCounts(list_by_class(np.concatenate(listed), sizes), kept_negatives), ranks)
-    return PassResult(PairCounts(BinnedDistances(positives.cpu().numpy(), reach, 1), kept_negatives), ranks)
+        return PassResult(PairCounts(list_by_class(np.concatenate(listed), sizes, axis), kept_negatives), ranks)
+    kept_positives = BinnedDistances.within_span(positives.cpu().numpy(), span, axis, appearances=1)
+    return PassResult(PairCounts(kept_positives, kept_negatives), ranks)
 
 
 def strips(n: int, cells: int) -> Iterator[tuple[int, int]]:
@@ -99,10 +105,12 @@ def strips(n: int, cells: int) -> Iterator[tuple[int, int]]:
         yield first, min(first + step, n)
 
 
-def bin_of(similarity: "torch.Tensor", bins: int, reach: float) -> "torch.Tensor":
+def bin_of(similarity: "torch.Tensor", bins: int, span: tuple[float, float]) -> "torch.Tensor":
     """Return the bin of each pair's distance, int64, in the shape of ``similarity``."""
-    scale = np.float32(bins / reach).item()
-    return ((2 - 2 * similarity).clamp_(min=0).sqrt_().mul_(scale)).clamp_(max=bins - 1).long()
+    scale = np.float32(bins / (span[1] - span[0])).item()
+    squared = 2 - 2 * similarity
+    distance = squared.abs().sqrt_().copysign_(squared)
+    return distance.sub_(span[0]).mul_(scale).clamp_(min=0, max=bins - 1).long()
 
 
 def count_cells(counters: "torch.Tensor", cells: "torch.Tensor", lowest: int) -> None:

@@ -24,7 +24,7 @@ Unit = Literal["squared_utility", "utility", "rate", "ratio"]
 """``squared_utility``: OPIS and scores derived from it, compared in relative terms. ``rate``: a share, printed in
 percent and compared in percentage points. ``utility`` and ``ratio``: plain numbers."""
 Group = Literal["threshold consistency", "calibration range", "verification", "retrieval"]
-Events = Literal["classes", "pairs of classes"]
+Events = Literal["classes", "pairs of classes", "classes that count"]
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,14 @@ _OPIS: dict[str, Any] = {
     "bounds": (0.0, 1.0),
     "relative": True,
 }
+_WITHIN_TWO: dict[str, Any] = {
+    "group": "threshold consistency",
+    "unit": "rate",
+    "lower_is_better": False,
+    "bounds": (0.0, 1.0),
+    "events": "classes that count",
+    "own": True,
+}
 _VERIFICATION: dict[str, Any] = {"group": "verification", "unit": "rate", "bounds": (0.0, 1.0)}
 _RETRIEVAL: dict[str, Any] = {
     "group": "retrieval",
@@ -170,6 +178,24 @@ _FIXED = (
         title_with_settings="spread of class thresholds at FRR {target_frr}",
         own=True,
         **{**_OPIS, "bounds": (0.0, math.inf), "unit": "ratio"},
+    ),
+    Score(
+        "far_within_two",
+        "classes near the target FAR",
+        "Share of classes whose FAR lies between half and twice the target, at the pooled threshold for it; classes "
+        "with so few pairs that fewer than ten false accepts are expected are left out.",
+        read=lambda evaluation: evaluation.far_within_two.share,
+        title_with_settings="classes within a factor of two of FAR {target_far}",
+        **_WITHIN_TWO,
+    ),
+    Score(
+        "frr_within_two",
+        "classes near the target FRR",
+        "Share of classes whose FRR lies between half and twice the target, at the pooled threshold for it; classes "
+        "with so few pairs that fewer than ten false rejects are expected are left out.",
+        read=lambda evaluation: evaluation.frr_within_two.share,
+        title_with_settings="classes within a factor of two of FRR {target_frr}",
+        **_WITHIN_TWO,
     ),
     Score(
         "mean_utility",

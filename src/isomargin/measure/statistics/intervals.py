@@ -63,8 +63,8 @@ def intervals(
 
     Returns:
         Intervals by name: ``opis``, ``debiased_opis`` (if known), ``epsilon_opis``, ``relative_opis``,
-        ``mean_utility``, ``eer``, ``far`` and ``frr`` at the pooled threshold for the target FAR, ``recall@k`` for each
-        k, ``r_precision`` and ``map_at_r``.
+        ``far_within_two`` and ``frr_within_two`` (if known), ``mean_utility``, ``eer``, ``far`` and ``frr`` at the
+        pooled threshold for the target FAR, ``recall@k`` for each k, ``r_precision`` and ``map_at_r``.
 
     >>> import isomargin as im
     >>> generator = np.random.default_rng(0)
@@ -135,8 +135,10 @@ def chances(evaluation: "Evaluation", name: str) -> int | None:
 
     These are the classes, or for negative pairs, which involve two classes, half as many disjoint pairs of classes.
     """
-    classes = int((evaluation.counts.positives.totals > 0).sum())
-    return {None: None, "classes": classes, "pairs of classes": max(classes // 2, 1)}[find_score(name).events]
+    classes, events = int((evaluation.counts.positives.totals > 0).sum()), find_score(name).events
+    if events == "classes that count":
+        return int(getattr(evaluation, name).classes)
+    return {None: None, "classes": classes, "pairs of classes": max(classes // 2, 1)}[events]
 
 
 def note_on_few_classes(evaluation: "Evaluation") -> tuple[str, ...]:

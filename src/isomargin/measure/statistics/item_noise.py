@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from isomargin.measure.pairs.axis import similarity_of
 from isomargin.measure.pairs.distances import ClassDistances, Floats
 from isomargin.measure.pairs.inputs import ClassSortedVectors
 from isomargin.measure.pairs.tiles import available_cores
@@ -67,10 +68,41 @@ class ItemNoise:
         by_sensitivity, by_far = slopes(sensitivity, far, share(positives, negatives), evaluation.settings)
         variance = by_sensitivity**2 * self.sensitivity + by_far**2 * false_accepts
         variance += 2 * by_sensitivity * by_far * self.covariance
+        return self.between_levels(variance, distances)
+
+    def of_rates(self, distance: float, evaluation: "Evaluation") -> tuple[Floats, Floats]:
+        """(large,) variance of the FAR and (large,) of the FRR of each class at one distance."""
+        at = np.array([distance])
+        far_variance = self.between_levels(self.false_accepts, at)[:, 0]
+        if evaluation.counts.negatives.appearances == 1:  # sampling the pairs adds noise
+            far = evaluation.at(distance).class_far[self.classes]
+            far_variance += share(far * (1 - far), evaluation.counts.negatives.totals[self.classes])
+        return far_variance, self.between_levels(self.sensitivity, at)[:, 0]
+
+    def between_levels(self, values: NDArray[Any], distances: Floats) -> Floats:
+        """(large, m) values of the levels at other distances, by interpolation; constant beyond the levels."""
+        left, part = self.place(distances)
+        return np.asarray((1 - part) * values[:, left] + part * values[:, left + 1])
+
+    def place(self, distances: Floats) -> tuple[NDArray[np.int64], Floats]:
+        """(m,) index of the level left of each distance, and the fraction of the step past it."""
         place = np.interp(distances, self.distances, np.arange(len(self.distances)))
         left = np.minimum(place.astype(np.int64), len(self.distances) - 2)
-        part = place - left
-        return np.asarray((1 - part) * variance[:, left] + part * variance[:, left + 1])
+        return left, place - left
+
+    def at_class_distances(self, variance: NDArray[np.float32], distances: Floats) -> Floats:
+        """(classes,) variance of each class at a distance of its own; NaN if unknown.
+
+        Args:
+            variance: (large, levels) one of the variances above.
+            distances: (classes,) a distance per class. Beyond the last level, nothing is known.
+        """
+        found, own = np.full(len(distances), np.nan), distances[self.classes]
+        left, part = self.place(own)
+        rows = np.arange(len(self.classes))
+        values = (1 - part) * variance[rows, left] + part * variance[rows, left + 1]
+        found[self.classes] = np.where(own <= self.distances[-1], values, np.nan)
+        return found
 
 
 def slopes(sensitivity: Floats, far: Floats, ratio: Floats, settings: Settings) -> tuple[Floats, Floats]:
@@ -193,7 +225,7 @@ def choose_levels(negatives: ClassDistances) -> Floats:
     steps = round(PER_DECADE * np.log10(LARGEST_FAR / LEAST_FAR))
     rates = np.geomspace(LEAST_FAR, LARGEST_FAR, steps + 1)
     distances = [negatives.pooled_distance_at(int(rate * negatives.pooled_total)) for rate in rates]
-    return np.unique([*np.linspace(0.0, distances[0], 5), *distances])
+    return np.unique([*np.linspace(negatives.start, distances[0], 5), *distances])
 
 
 def count_levels(
@@ -211,28 +243,27 @@ def count_levels(
     """
     from isomargin.measure.pairs.kernels import count_levels as count
 
-    nearest_first = (1 - distances**2 / 2).astype(data.vectors.dtype)
+    nearest_first = similarity_of(distances).astype(data.vectors.dtype)
     accepted_positives = np.zeros((len(rows), len(distances)), np.int64)
     first = 0
     for number in taken:
-        vectors = data.vectors[rows[first : first + number]]
-        itself = np.arange(number)
-        count(vectors @ vectors.T, nearest_first, itself, itself, accepted_positives[first : first + number])
+        class_rows, itself = rows[first : first + number], np.arange(number)
+        similarity = data.similarity(class_rows, class_rows)
+        count(similarity, nearest_first, itself, itself, accepted_positives[first : first + number])
         first += number
     accepted_negatives = np.zeros((2, len(rows), len(distances)), np.int64)
     compared = np.zeros((2, len(rows), 1))
     class_of = data.class_of
     for half, others in enumerate(halves):
-        vectors = np.ascontiguousarray(data.vectors[others].T)
         per_class = np.bincount(class_of[others], minlength=len(data.sizes))
         compared[half, :, 0] = len(others) - per_class[class_of[rows]]
 
         found = accepted_negatives[half]
 
-        def count_part(begin: int, vectors: Any = vectors, others: Any = others, found: Any = found) -> None:
+        def count_part(begin: int, others: Any = others, found: Any = found) -> None:
             part = slice(begin, begin + ROWS)
-            product = data.vectors[rows[part]] @ vectors
-            count(product, nearest_first, class_of[rows[part]], class_of[others], found[part])
+            similarity = data.similarity(rows[part], others)
+            count(similarity, nearest_first, class_of[rows[part]], class_of[others], found[part])
 
         # As in the pass over all pairs, each thread computes a product and counts it while it is in the cache.
         with threadpool_limits(1), ThreadPoolExecutor(threads or available_cores()) as pool:

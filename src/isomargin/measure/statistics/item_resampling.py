@@ -10,12 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isomargin.core.errors import InputError
+from isomargin.measure.pairs.axis import similarity_of
 from isomargin.measure.pairs.distances import Floats
-from isomargin.measure.pairs.inputs import ClassSortedVectors, sort_by_class
+from isomargin.measure.pairs.inputs import ClassSortedVectors, Shifts, sort_by_class
 from isomargin.measure.scores.consistency import epsilon_factor, epsilon_groups
 from isomargin.measure.scores.curves import first_rate, share
 from isomargin.measure.scores.registry import find_score
 from isomargin.measure.scores.utility import utility
+from isomargin.measure.scores.within_two import has_enough_pairs, is_within_two
+from isomargin.measure.statistics.class_rates import frr_target, with_negatives_resampled
 from isomargin.measure.statistics.intervals import Interval, check_draws, score_values
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ def item_intervals(
     draws: int = 1000,
     confidence: float = 0.95,
     seed: int = 0,
+    shifts: Shifts | None = None,
 ) -> dict[str, Interval]:
     """Compute confidence intervals for the scores by bootstrap over the items of each class.
 
@@ -48,10 +52,12 @@ def item_intervals(
         draws: number of bootstrap draws, at least 100.
         confidence: confidence level of the intervals.
         seed: seed of the random draws.
+        shifts: what the equalizer added to the similarities, if they were equalized.
 
     Returns:
-        Intervals by name: ``opis``, ``debiased_opis`` (if known), ``epsilon_opis``, ``mean_utility``, ``far`` and
-        ``frr`` at the pooled threshold for the target FAR, and ``recall@k`` for each k.
+        Intervals by name: ``opis``, ``debiased_opis`` (if known), ``epsilon_opis``, ``far_within_two`` and
+        ``frr_within_two`` (if known), ``mean_utility``, ``far`` and ``frr`` at the pooled threshold for the target FAR,
+        and ``recall@k`` for each k.
 
     >>> import isomargin as im
     >>> generator = np.random.default_rng(0)
@@ -62,7 +68,12 @@ def item_intervals(
     True
     """
     check_draws(draws, confidence)
-    data = sort_by_class(embeddings, labels)
+    if (evaluation.equalizer is None) != (shifts is None):
+        kind = "plain" if shifts is not None else "equalized"
+        raise InputError(
+            f"the evaluation has {kind} similarities: give shifts only for equalized ones, and always then"
+        )
+    data = sort_by_class(embeddings, labels, shifts=shifts)
     if not np.array_equal(data.names, evaluation.names) or not np.array_equal(data.sizes, evaluation.sizes):
         raise InputError("the embeddings are not those that were evaluated: the classes or their sizes differ")
     values = score_values(evaluation)
@@ -82,7 +93,7 @@ def draw_scores(
     evaluation: "Evaluation", data: ClassSortedVectors, draws: int, generator: np.random.Generator
 ) -> dict[str, Floats]:
     """(draws,) by name: the scores with items resampled within their classes."""
-    levels = np.append(evaluation.curves.distances, evaluation.target.distance)
+    levels = np.append(evaluation.curves.distances, [evaluation.target.distance, frr_target(evaluation).distance])
     item_sensitivity, item_far = item_rates(data, levels)
     step = max(1, AT_ONCE // (len(data.sizes) * len(levels)))
     parts = []
@@ -109,16 +120,17 @@ def draw_items(generator: np.random.Generator, draws: int, items: int) -> NDArra
 def scores_of(
     evaluation: "Evaluation", sensitivity: NDArray[np.float32], far: NDArray[np.float32]
 ) -> dict[str, Floats]:
-    """(draws,) scores from (draws, classes, grid + 1) rates, of which the last are those at the target threshold."""
+    """(draws,) scores from (draws, classes, grid + 2) rates; the last two are at the thresholds for FAR and for FRR."""
     settings, with_curve, counts = evaluation.settings, evaluation.curves.classes, evaluation.counts
     negatives, positives = counts.negatives.totals, counts.positives.totals
-    drawn = (far[:, :, -1] @ negatives) / negatives.sum()
+    drawn = (far[:, :, -2] @ negatives) / negatives.sum()
     measured = evaluation.target.far
     scores = {
         "far": np.clip(measured + 2 * (drawn - measured), 0.0, 1.0),  # both items of a pair are resampled
-        "frr": 1 - (sensitivity[:, :, -1] @ positives) / positives.sum(),
+        "frr": 1 - (sensitivity[:, :, -2] @ positives) / positives.sum(),
+        **near_targets(evaluation, far[:, :, -2], 1 - sensitivity[:, :, -1]),
     }
-    second, accepted = sensitivity[:, with_curve, :-1].astype(float), far[:, with_curve, :-1].astype(float)
+    second, accepted = sensitivity[:, with_curve, :-2].astype(float), far[:, with_curve, :-2].astype(float)
     totals = negatives[with_curve, None]
     first = first_rate(settings.utility, second * positives[with_curve, None], accepted * totals, totals)
     curves = utility(first, second, settings.c)
@@ -139,6 +151,26 @@ def scores_of(
     return scores
 
 
+def near_targets(evaluation: "Evaluation", far: NDArray[np.float32], frr: NDArray[np.float32]) -> dict[str, Floats]:
+    """(draws,) by name: share of the classes near each target, from (draws, classes) rates at the thresholds for it.
+
+    The threshold would follow the pooled rate of a draw. Rates are scaled so that the pooled rate stays the same.
+    """
+    settings, counts, with_curve = evaluation.settings, evaluation.counts, evaluation.curves.classes
+    scores = {}
+    for name, target, rates, pairs, measured in (
+        ("far_within_two", settings.target_far, far, counts.negatives.totals, evaluation.target.far),
+        ("frr_within_two", settings.target_frr, frr, counts.positives.totals, frr_target(evaluation).frr),
+    ):
+        counted = with_curve[has_enough_pairs(pairs[with_curve], target)]
+        if len(counted):
+            scale = share(measured * pairs.sum(), rates @ pairs)
+            scores[name] = is_within_two(rates[:, counted] * scale[:, None], target).mean(axis=1)
+    if "far_within_two" in scores:
+        scores["far_within_two"] = with_negatives_resampled(scores["far_within_two"], evaluation.far_within_two.share)
+    return scores
+
+
 def recall(evaluation: "Evaluation", draws: int, generator: np.random.Generator) -> dict[str, Floats]:
     """(draws,) recall@k: resampling the items of a class makes the number of its hits binomial."""
     ranks = evaluation.ranks
@@ -156,15 +188,15 @@ def item_rates(data: ClassSortedVectors, distances: Floats) -> tuple[NDArray[np.
     from isomargin.measure.pairs.kernels import count_levels
 
     order = np.argsort(distances, kind="stable")
-    nearest_first = (1 - distances[order] ** 2 / 2).astype(data.vectors.dtype)
-    n, vectors, class_of = len(data.class_of), data.vectors, data.class_of
+    nearest_first = similarity_of(distances[order]).astype(data.vectors.dtype)
+    n, class_of = len(data.class_of), data.class_of
     positives, negatives = (np.zeros((n, len(distances)), np.int64) for _ in range(2))
     for start, end in zip(data.starts, data.ends, strict=True):
         itself = np.arange(start, end)
         for first in range(start, end, TILE):
             rows = slice(first, min(first + TILE, end))
-            count_levels(vectors[rows] @ vectors[start:end].T, nearest_first, itself[rows.start - start :], itself,
-                         positives[rows])  # fmt: skip
+            similarity = data.similarity(rows, slice(start, end))
+            count_levels(similarity, nearest_first, itself[rows.start - start :], itself, positives[rows])
     part = np.empty((TILE, len(distances)), np.int64)
     for top in range(0, n, TILE):
         rows = slice(top, min(top + TILE, n))
@@ -172,7 +204,8 @@ def item_rates(data: ClassSortedVectors, distances: Floats) -> tuple[NDArray[np.
             columns = slice(left, min(left + TILE, n))
             counts = part[: rows.stop - rows.start]
             counts[:] = 0
-            count_levels(vectors[rows] @ vectors[columns].T, nearest_first, class_of[rows], class_of[columns], counts)
+            similarity = data.similarity(rows, columns)
+            count_levels(similarity, nearest_first, class_of[rows], class_of[columns], counts)
             negatives[rows] += counts
     sizes = data.sizes[class_of][:, None]
     back = np.argsort(order)

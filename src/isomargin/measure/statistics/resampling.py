@@ -14,9 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isomargin.measure.pairs.distances import Floats
+from isomargin.measure.pairs.rates import threshold_at_frr
 from isomargin.measure.scores.consistency import epsilon_factor, group_size
 from isomargin.measure.scores.curves import first_rate, share
 from isomargin.measure.scores.utility import utility
+from isomargin.measure.scores.within_two import has_enough_pairs, is_within_two
+from isomargin.measure.statistics.class_rates import frr_target, with_negatives_resampled
 
 if TYPE_CHECKING:
     from isomargin.measure.evaluation import Evaluation
@@ -122,7 +125,10 @@ class Resampler:
 
     def scores(self, weights: Weights) -> dict[str, Floats]:
         """(draws,) by name: every score in each draw."""
-        parts = [self.consistency(part) | self.verification(part) | self.retrieval(part) for part in in_parts(weights)]
+        parts = [
+            self.consistency(part) | self.near_targets(part) | self.verification(part) | self.retrieval(part)
+            for part in in_parts(weights)
+        ]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     # ----- threshold consistency
@@ -204,6 +210,55 @@ class Resampler:
             low = crossings(1 - frr, float(1 - curves.pooled_frr[0]), self.distances)
         return np.minimum(low, high), high
 
+    # ----- classes near the target rates
+
+    def near_targets(self, weights: Floats) -> dict[str, Floats]:
+        """(draws,) by name: share of the classes within a factor of two of each target rate, if it is known."""
+        evaluation, scores = self.evaluation, {}
+        counts, settings = evaluation.counts, evaluation.settings
+        if evaluation.far_within_two.classes:
+            distances, negatives = self.around_target
+            places = Grid.at_points(distances, self.target_thresholds(weights))
+            near = self.share_near(settings.target_far, negatives, counts.negatives.totals, places, weights)
+            scores["far_within_two"] = with_negatives_resampled(near, evaluation.far_within_two.share)
+        if evaluation.frr_within_two.classes:
+            distances, rejected, frr = self.around_frr_target
+            pooled = share(weights @ rejected, (weights @ counts.positives.totals)[:, None])
+            places = Grid.at_points(distances, crossings(-pooled, -frr, distances))
+            scores["frr_within_two"] = self.share_near(
+                settings.target_frr, rejected, counts.positives.totals, places, weights
+            )
+        return scores
+
+    def share_near(
+        self, target: float, errors: Floats, pairs: NDArray[np.int64], places: "Grid", weights: Floats
+    ) -> Floats:
+        """(draws,) share of the drawn classes that are near the target rate at each draw's threshold.
+
+        Args:
+            target: the target rate.
+            errors: (classes, fine) number of errors of each class at each fine distance.
+            pairs: (classes,) number of pairs in which they can occur.
+            places: the draws' thresholds among the fine distances.
+            weights: (draws, classes) how often each class was drawn.
+        """
+        counted = np.intersect1d(np.flatnonzero(has_enough_pairs(pairs, target)), self.evaluation.curves.classes)
+        left, part = (values[:, 0] for values in places.places)
+        errors = errors[counted]
+        rates = ((1 - part) * errors[:, left] + part * errors[:, left + 1]) / pairs[counted, None]
+        near, drawn = is_within_two(rates, target).T, weights[:, counted]  # both (draws, counted)
+        number = drawn.sum(axis=1)
+        # A draw without any class that counts says nothing: all of them stand in for it.
+        return np.where(number > 0, share((drawn * near).sum(axis=1), number), near.mean(axis=1))
+
+    @cached_property
+    def around_frr_target(self) -> tuple[Floats, Floats, float]:
+        """(fine,) distances around the threshold for the target FRR, (classes, fine) pairs beyond each, and its FRR."""
+        positives, target = self.evaluation.counts.positives, frr_target(self.evaluation)
+        low, high = (threshold_at_frr(positives, min(target.frr * factor, 1.0)) for factor in (MARGIN, 1 / MARGIN))
+        distances = np.linspace(min(low, target.distance), max(high, target.distance), FINE)
+        return distances, positives.totals[:, None] - positives.within(distances), target.frr
+
     # ----- verification
 
     @cached_property
@@ -240,20 +295,30 @@ class Resampler:
 
     def frr_at_target(self, weights: Weights) -> Floats:
         """(draws,) pooled FRR at the threshold where the draw's pooled FAR equals the measured FAR at the target."""
-        counts, target = self.evaluation.counts, self.evaluation.target
-        ends = [
-            counts.negatives.pooled_distance_at(int(min(target.far * factor, 1.0) * counts.negatives.pooled_total))
-            for factor in (1 / MARGIN, MARGIN)
-        ]
-        distances = np.linspace(min(ends[0], target.distance), max(ends[1], target.distance), FINE)
-        negatives, positives = counts.negatives.within(distances), counts.positives.within(distances)
+        distances, _ = self.around_target
+        positives = self.evaluation.counts.positives.within(distances)
         parts = []
         for part in in_parts(weights):
-            far = np.maximum.accumulate(self.pooled_far(negatives, part), axis=1)
-            threshold = crossings(far, target.far, distances)
-            frr = self.pooled_frr(positives, part)
-            parts.append(Grid(distances, threshold, threshold, 1).at(frr)[:, 0])
+            place = Grid.at_points(distances, self.target_thresholds(part))
+            parts.append(place.at(self.pooled_frr(positives, part))[:, 0])
         return np.concatenate(parts)
+
+    @cached_property
+    def around_target(self) -> tuple[Floats, Floats]:
+        """(fine,) distances around the threshold for the target FAR, and (classes, fine) negative pairs within each."""
+        negatives, target = self.evaluation.counts.negatives, self.evaluation.target
+        low, high = (
+            negatives.pooled_distance_at(int(min(target.far * factor, 1.0) * negatives.pooled_total))
+            for factor in (1 / MARGIN, MARGIN)
+        )
+        distances = np.linspace(min(low, target.distance), max(high, target.distance), FINE)
+        return distances, negatives.within(distances)
+
+    def target_thresholds(self, weights: Floats) -> Floats:
+        """(draws,) the threshold where each draw's pooled FAR equals the measured FAR at the target."""
+        distances, negatives = self.around_target
+        far = np.maximum.accumulate(self.pooled_far(negatives, weights), axis=1)
+        return crossings(far, self.evaluation.target.far, distances)
 
     def pooled_far(self, within: Floats, weights: Floats) -> Floats:
         """(draws, m) pooled FAR of each draw, from (classes, m) counts of accepted negative pairs."""
@@ -299,6 +364,11 @@ class Grid:
     """(draws,) last distance of each draw's grid."""
     number: int
     """Number of distances in a grid."""
+
+    @classmethod
+    def at_points(cls, distances: Floats, points: Floats) -> "Grid":
+        """Return grids of one distance each: (draws,) points among the (fine,) distances."""
+        return cls(distances, points, points, 1)
 
     @cached_property
     def places(self) -> tuple[NDArray[np.int64], Floats]:

@@ -26,8 +26,9 @@ const fixed = (value) => (known(value) ? value.toFixed(4).replace("-", "−") : 
 const thousandths = (value) => (known(value) ? value.toFixed(3) : DASH);
 const whole = (value) => (known(value) ? value.toLocaleString("en-US") : DASH);
 const signed = (text) => (text.startsWith("-") ? `−${text.slice(1)}` : `+${text}`);
-const similarityOf = (distance) => 1 - (distance * distance) / 2;
-const distanceOf = (similarity) => Math.sqrt(Math.max(2 - 2 * similarity, 0));
+// Equalized similarities may exceed 1; their distance is below 0.
+const similarityOf = (distance) => 1 - (distance * Math.abs(distance)) / 2;
+const distanceOf = (similarity) => Math.sign(2 - 2 * similarity) * Math.sqrt(Math.abs(2 - 2 * similarity));
 
 /** Parses a number. Rates are in percent, with or without the sign. Returns NaN if the text is not a number. */
 function readNumber(text, isRate) {

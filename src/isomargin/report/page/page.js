@@ -8,12 +8,21 @@ const TILES = [
   scoreTile("opis", (run) => run.scores.opis),
   scoreTile("debiased_opis", (run) => run.scores.debiased_opis),
   scoreTile("epsilon_opis", (run) => run.scores.epsilon_opis),
+  { ...scoreTile("far_within_two", (run) => run.scores.far_within_two), remark: chanceRemark },
   scoreTile("frr", (run) => run.target.frr),
   { score: "calibration_range", title: "calibration range", meaning: "The range of thresholds (distances) over which OPIS is averaged." },
   { score: "classes", title: "classes", value: (run) => run.scores.classes, text: whole },
   { score: "items", title: "items", value: (run) => run.scores.items, text: whole },
   { score: "pairs", title: "pairs", meaning: "Number of positive and negative pairs that were compared.", value: (run) => run.scores.positive_pairs + run.scores.negative_pairs, text: whole },
 ];
+
+/** What chance would leave of a share of classes, and how many classes do not count. */
+function chanceRemark(run) {
+  const { expected, classes, left_out } = run.scores.within_two.far;
+  const chance = known(expected) ? `${percent(expected)} if only chance differed` : "";
+  const without = left_out > 0 ? `${whole(left_out)} of ${whole(classes + left_out)} classes left out (too few pairs)` : "";
+  return [chance, without].filter(Boolean).join("; ");
+}
 
 function tileRow(tile, run) {
   const row = element("div", "", { class: "of-run" });
@@ -32,6 +41,7 @@ function tileRow(tile, run) {
   const bounds = run.intervals[tile.score];
   if (bounds) row.append(element("span", `${tile.text(bounds[0])} to ${tile.text(bounds[1])}`, { class: "interval", "data-run": run.index, "data-low": bounds[0], "data-high": bounds[1], title: `${roundPercent(bounds[2])} confidence interval over classes` }));
   if (run.index > 0) row.append(differenceOf(tile, run, value));
+  if (tile.remark) row.append(element("span", tile.remark(run), { class: "hint", "data-run": run.index }));
   return row;
 }
 

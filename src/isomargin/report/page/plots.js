@@ -234,7 +234,7 @@ function drawDistances() {
   const classIndex = state.highlighted.at(-1);
   if (classIndex !== undefined) traces.push(...classDistances(run, classIndex));
   draw("plot-distances", traces, layout(theme, {
-    xaxis: axis(theme, "distance between two embeddings", { range: [0, run.distribution.edges.at(-1)] }),
+    xaxis: axis(theme, "distance between two embeddings", { range: [run.distribution.edges[0], run.distribution.edges.at(-1)] }),
     yaxis: axis(theme, "density", { rangemode: "tozero", showticklabels: false }),
   }));
   afterDrawing("plot-distances");

@@ -34,10 +34,13 @@ function takeTyped() {
   const typed = byId("threshold-value");
   if (typed.value === shownThreshold[state.unit](chosenRun(), chosenStop())) return showControl();
   const value = readNumber(typed.value, state.unit === "far");
-  const possible = { distance: value >= 0 && value <= 2, similarity: value >= -1 && value <= 1, far: value > 0 && value <= 1 };
+  const [lowest, highest] = chosenRun().axis;
+  const [least, most] = [similarityOf(highest), similarityOf(lowest)];
+  const possible = { distance: value >= lowest && value <= highest, similarity: value >= least && value <= most, far: value > 0 && value <= 1 };
   if (!possible[state.unit]) {
     typed.setAttribute("aria-invalid", "true");
-    const needed = { distance: "a distance from 0 to 2", similarity: "a cosine from −1 to 1", far: "a FAR in percent, above 0 and at most 100" };
+    const limits = (low, high) => `from ${low} to ${high}`.replaceAll("-", "−");
+    const needed = { distance: `a distance ${limits(lowest, highest)}`, similarity: `a cosine ${limits(least, most)}`, far: "a FAR in percent, above 0 and at most 100" };
     byId("asked").textContent = `“${typed.value}” is not a threshold: enter ${needed[state.unit]}.`;
     return undefined;
   }

@@ -1,0 +1,227 @@
+"""The command ``equalize``, which makes one threshold hold for more classes without retraining."""
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from isomargin.cli.common import check_writable, print_renderable, writing
+from isomargin.cli.opening import EmbeddingsKey, Labels, LabelsKey, kind_of, open_embeddings, read_options
+from isomargin.core.errors import InputError
+from isomargin.core.text import printable
+
+if TYPE_CHECKING:
+    from isomargin.equalize.cross_validation import EqualizerCV
+    from isomargin.equalize.equalizer import Equalizer
+    from isomargin.measure.comparison import Comparison
+
+NEXT = """\
+Next:
+  isomargin evaluate {file} --equalizer {output}
+  isomargin threshold {file} --equalizer {output} --far 0.01 --output card.json
+docs/equalize.md says how to serve it in a vector engine."""
+
+
+def equalize(
+    file: Annotated[
+        Path, typer.Argument(help="File of embeddings and labels, or a run's folder: what is searched, the index.")
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", help="The .json file to write; a .safetensors file with the reference goes beside it."
+        ),
+    ] = Path("equalizer.json"),
+    reference: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of other embeddings, without labels, in which neighbours are searched instead: a cohort, for "
+            "1:1 verification, where there is no index."
+        ),
+    ] = None,
+    unlabelled: Annotated[
+        bool,
+        typer.Option(
+            "--unlabelled", help="There are no labels: use the default settings, or those given, without a judgement."
+        ),
+    ] = False,
+    objective: Annotated[
+        str,
+        typer.Option(
+            help="What to improve: far, the FAR of each class at one threshold; or opis, the utility of each class."
+        ),
+    ] = "far",
+    new_classes: Annotated[
+        bool,
+        typer.Option(
+            help="Judge classes as if they were not in the index yet. Use --no-new-classes if every class is in it."
+        ),
+    ] = True,
+    recall_loss: Annotated[float, typer.Option(help="How many points of recall@1 may be lost.")] = 0.3,
+    neighbours: Annotated[
+        int | None, typer.Option(min=1, help="Number of neighbours. By default chosen by cross-validation.")
+    ] = None,
+    skip: Annotated[
+        int | None,
+        typer.Option(min=0, help="Number of nearest neighbours to leave out. By default chosen by cross-validation."),
+    ] = None,
+    weight: Annotated[
+        float | None, typer.Option(help="Weight of the correction. By default chosen by cross-validation.")
+    ] = None,
+    labels: Labels = None,
+    embeddings_key: EmbeddingsKey = "embeddings",
+    labels_key: LabelsKey = "labels",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the division of classes into folds.")] = 0,
+    threads: Annotated[int | None, typer.Option(min=1, help="Number of CPU threads. By default one per core.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Correct similarities so that one threshold holds for more classes, without retraining.
+
+    The settings are chosen by cross-validation over classes. The table compares raw with equalized similarities on
+    classes that had no part in choosing, and a sentence says whether equalizing is worth it.
+    """
+    check_place(output, [file, *([] if reference is None else [reference]), *(labels or [])])
+    given = {"neighbours": neighbours, "skip": skip, "weight": weight}
+    if unlabelled:
+        if labels:
+            raise InputError("--unlabelled and --labels were given: give one of them")
+        equalizer = fit_unlabelled(reference or file, embeddings_key, given, reference is not None, threads)
+        with writing(output):
+            equalizer.save(output)
+        report_unlabelled(equalizer, output, as_json)
+        return
+    from isomargin.equalize.cross_validation import EqualizerCV, Objective
+
+    (options,) = read_options([file], labels, embeddings_key, labels_key)
+    embeddings = open_embeddings(file, options)
+    tried = {name: (value,) for name, value in given.items() if value is not None}
+    search = EqualizerCV(
+        cast(Objective, objective), new_classes, recall_loss, **cast(Any, tried), seed=seed, threads=threads
+    )
+    others = None if reference is None else read_unlabelled(reference, embeddings_key)[0]
+    ids = distinct(embeddings.ids) if reference is None else None
+    search.fit(embeddings.vectors, embeddings.labels, ids, others)
+    with writing(output):
+        search.equalizer_.save(output)
+    report_search(search, file, output, as_json)
+
+
+def check_place(output: Path, sources: list[Path]) -> None:
+    """Refuse files that cannot be written, or of which one would take the place of what is read."""
+    tensors = output.with_suffix(".safetensors")
+    check_writable(output, ".json")
+    check_writable(tensors, ".safetensors")
+    for source in sources:
+        kind_of(source)  # refuses a path that does not exist
+        if source.resolve() in (output.resolve(), tensors.resolve()):
+            raise InputError(f"{source} would be replaced by the equalizer: choose another name for --output")
+
+
+def read_unlabelled(path: Path, embeddings_key: str) -> tuple[Any, Any]:
+    """Read vectors and ids of a file that need not have labels, or of a run; ids that do not name rows are left out."""
+    from isomargin.core.labels import as_ids
+    from isomargin.io.formats import read_vectors
+
+    if kind_of(path) in ("card", "equalizer", "evaluation"):
+        raise InputError(f"{path} contains no embeddings: give a file of embeddings, or the folder of a run")
+    if kind_of(path) == "run":
+        found = open_embeddings(path)
+        return found.vectors, distinct(found.ids)
+    vectors, ids = read_vectors(path, embeddings_key)
+    try:
+        return vectors, None if ids is None else distinct(as_ids(ids, len(vectors)))
+    except InputError:  # something else with this name
+        return vectors, None
+
+
+def distinct(ids: Any) -> Any:
+    """Return ids if no two rows have the same, which names something else than rows; None otherwise."""
+    import numpy as np
+
+    return None if ids is None or len(np.unique(ids)) < len(ids) else ids
+
+
+def fit_unlabelled(
+    path: Path, embeddings_key: str, given: dict[str, Any], cohort: bool, threads: int | None
+) -> "Equalizer":
+    """Fit an equalizer with the default settings, except for those given; notes go to standard error."""
+    from isomargin.equalize.equalizer import Equalizer
+
+    settings = {name: value for name, value in given.items() if value is not None}
+    if cohort:
+        settings = {"skip": 0, **settings, "method": "cohort"}
+    vectors, ids = read_unlabelled(path, embeddings_key)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        equalizer = Equalizer(**settings, threads=threads).fit(vectors, ids=ids)
+    for warning in caught:
+        print(printable(f"note: {warning.message}"), file=sys.stderr)
+    return equalizer
+
+
+def report_unlabelled(equalizer: "Equalizer", output: Path, as_json: bool) -> None:
+    """Print the settings of an equalizer that was not judged."""
+    if as_json:
+        print(json.dumps({"equalizer": equalizer.record(), "verdict": None}, indent=1))
+    else:
+        first, last = equalizer.skip_ + 1, equalizer.skip_ + equalizer.neighbours_
+        print(
+            f"Equalized by neighbours {first} to {last}, weight {equalizer.weight_:g}. Without labels nothing was "
+            "judged: evaluate a labelled sample with and without --equalizer before you rely on it."
+        )
+    print(f"written to {output} and {output.with_suffix('.safetensors').name}", file=sys.stderr)
+
+
+def report_search(search: "EqualizerCV", file: Path, output: Path, as_json: bool) -> None:
+    """Print how raw and equalized similarities compare on held-out classes, and the verdict."""
+    from dataclasses import asdict
+
+    from rich.text import Text
+
+    from isomargin.cli.tables import differences_table, paragraph
+
+    comparison = as_comparison(search)
+    if as_json:
+        verdict = {
+            **asdict(search.verdict_),
+            "worth_it": search.verdict_.worth_it,
+            "sentence": search.verdict_.sentence,
+        }
+        values = {
+            "equalizer": search.equalizer_.record(),
+            "verdict": verdict,
+            "differences": [asdict(row) for row in comparison.others["equalized"]],
+            "candidates": search.scores_.to_dict("records"),
+        }
+        print(json.dumps(values, allow_nan=False, indent=1))
+    else:
+        first, last = search.skip_ + 1, search.skip_ + search.neighbours_
+        index = "classes as if they were not in the index yet" if search.new_classes else "every class in the index"
+        below = (
+            f"means over {len(search.raw_)} folds of classes, each judged with the settings that the others choose; "
+        )
+        print_renderable(
+            differences_table(comparison, "equalized"),
+            paragraph(below + index),
+            Text(f"\nChosen: neighbours {first} to {last}, weight {search.weight_:g}."),
+            Text(search.verdict_.sentence),
+            Text("\n" + NEXT.format(file=file, output=output)),
+        )
+    print(f"written to {output} and {output.with_suffix('.safetensors').name}", file=sys.stderr)
+
+
+def as_comparison(search: "EqualizerCV") -> "Comparison":
+    """Return the differences on held-out classes as a comparison of two models, for printing."""
+    from isomargin.equalize.cross_validation import DRAWS
+    from isomargin.measure.comparison import Comparison
+
+    return Comparison(
+        first="raw",
+        others={"equalized": search.differences()},
+        confidence=search.verdict_.gain.confidence,
+        classes=search.verdict_.classes,
+        least_p_value=1 / (DRAWS + 1),
+    )

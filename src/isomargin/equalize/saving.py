@@ -1,0 +1,101 @@
+"""The files of equalizers and adapters: a .json file with a checksum, and its arrays in a .safetensors file beside it.
+
+The .json file holds the checksums of the arrays, so files that were changed or do not belong together are refused.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isomargin.core.errors import InputError
+from isomargin.core.files import atomic_writes, check_file, reading
+from isomargin.core.json_values import array_digest, digest
+
+Kind = Literal["equalizer", "adapter"]
+VERSION = 1
+LARGEST_HEAD = 1 << 12  # bytes that are searched for the name of the format
+
+Arrays = dict[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Content:
+    """What one .json file and the .safetensors file beside it hold."""
+
+    kind: Kind
+    values: dict[str, Any]
+    """JSON values."""
+    arrays: Arrays
+    """Contiguous arrays: safetensors writes others wrongly."""
+
+
+def write(contents: Mapping[Path, Content]) -> None:
+    """Write both files of each content, by the path of its .json file: all of them, or none after an error."""
+    from safetensors.numpy import save_file
+
+    for path in contents:
+        if path.suffix != ".json":
+            raise InputError(f"{path} should end in .json")
+    targets = [file for path in contents for file in (path, beside(path))]
+    with atomic_writes(*targets) as files:
+        for content, as_json, as_tensors in zip(contents.values(), files[::2], files[1::2], strict=True):
+            as_json.write_text(json_text(content), encoding="utf-8")
+            save_file(content.arrays, as_tensors)
+
+
+def json_text(content: Content) -> str:
+    """Return the text of the .json file."""
+    hashes = {name: array_digest(array) for name, array in content.arrays.items()}
+    values = {"format": format_name(content.kind), "version": VERSION, **content.values, "arrays": hashes}
+    return json.dumps({**values, "sha256": digest(values)}, allow_nan=False, indent=1) + "\n"
+
+
+def read(source: Path, kind: Kind) -> tuple[dict[str, Any], Arrays]:
+    """Read both files; files that do not belong together or were changed are refused."""
+    from safetensors.numpy import load_file
+
+    check_file(source)
+    with reading(source):
+        values = json.loads(source.read_text(encoding="utf-8"), parse_constant=refuse_constant)
+    if not isinstance(values, dict) or values.get("format") != format_name(kind):
+        raise InputError(f"{source} is not an {kind} that isomargin wrote")
+    if values.get("version") != VERSION:
+        raise InputError(f"{source} is an {kind} of another version of isomargin: fit it again")
+    content = {name: value for name, value in values.items() if name != "sha256"}
+    if digest(content) != values.get("sha256"):
+        raise InputError(f"{source} was changed after it was written: use the original, or fit the {kind} again")
+    tensors = beside(source)
+    check_file(tensors)
+    with reading(tensors):
+        arrays: Arrays = load_file(tensors)
+    if {name: array_digest(array) for name, array in arrays.items()} != values["arrays"]:
+        raise InputError(f"{tensors} does not belong to {source.name}: copy both files together, or fit again")
+    return values, arrays
+
+
+def beside(path: Path) -> Path:
+    """Return the file of the arrays."""
+    return path.with_suffix(".safetensors")
+
+
+def format_name(kind: Kind) -> str:
+    """Return the name of the format, which stands first in the .json file."""
+    return f"isomargin {kind}"
+
+
+def refuse_constant(name: str) -> None:
+    """Refuse NaN and Infinity, which Python reads but JSON does not have."""
+    raise ValueError(f"{name} is not JSON")
+
+
+def is_equalizer(path: Path) -> bool:
+    """Return whether a file claims to be an equalizer, of any version."""
+    if path.suffix != ".json" or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return f'"{format_name("equalizer")}"'.encode() in file.read(LARGEST_HEAD)
