@@ -6,12 +6,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from isomargin.cli.common import print_plan, print_renderable, show, writing
 from isomargin.core.errors import InputError
+
+if TYPE_CHECKING:
+    from isomargin.measure.comparison import Difference
+    from isomargin.measure.evaluation import Evaluation
 
 Changes = Annotated[
     list[str] | None,
@@ -26,6 +30,7 @@ Workers = Annotated[
 SkipBadImages = Annotated[
     bool, typer.Option("--skip-bad-images", help="Leave out image files that cannot be decoded, and count them.")
 ]
+JUDGED = ("recall@1", "eer", "frr", "opis")  # the scores by which a head is compared with its features
 CheckImages = Annotated[bool, typer.Option(help="Decode every image file before training.")]
 
 
@@ -90,10 +95,40 @@ def train(
         )
     if first_process():
         if evaluation is not None:
-            show(evaluation, 10, "mean_utility", as_json)
+            show(evaluation, 10, "mean_utility", as_json, source=shlex.quote(str(folder)))
+            compare_with_raw(RunFolder(folder).raw_evaluation, evaluation, as_json)
         print(f"\nwritten to {folder}", file=sys.stderr)
         if report:
             write_page({folder.resolve().name: folder}, RunFolder(folder).report)
+
+
+def compare_with_raw(raw: Path, evaluation: "Evaluation", as_json: bool) -> None:
+    """Print the scores of the raw features beside those of the head that was trained on them, if there are any."""
+    if not raw.is_file():
+        return
+    from isomargin.cli.tables import differences_table
+    from isomargin.measure.comparison import compare
+    from isomargin.measure.evaluation import Evaluation
+
+    compared = compare({"raw features": Evaluation.load(raw), "head": evaluation})
+    if not as_json:
+        print_renderable("", differences_table(compared, "head"))
+    print(head_verdict(compared.others["head"]), file=sys.stderr if as_json else sys.stdout)
+
+
+def head_verdict(rows: "tuple[Difference, ...]") -> str:
+    """Say in one sentence where a head is significantly worse than the features that it was trained on."""
+    from isomargin.measure.scores.registry import find_score
+
+    judged = [row for row in rows if row.score in JUDGED]
+    worse = [find_score(row.score).title for row in judged if row.certain and not row.better]
+    better = [find_score(row.score).title for row in judged if row.certain and row.better]
+    if worse:
+        also = f"; better in {', '.join(better)}" if better else ""
+        return f"The head is significantly WORSE than the raw features in {', '.join(worse)}{also}."
+    if better:
+        return f"The head is significantly better than the raw features in {', '.join(better)}, and worse in none."
+    return "The head does not differ significantly from the raw features: they may be used as they are."
 
 
 def tune(

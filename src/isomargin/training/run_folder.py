@@ -63,6 +63,16 @@ class RunFolder:
         return self.path / "evaluation.json"
 
     @property
+    def raw_evaluation(self) -> Path:
+        """The evaluation of the vectors that a head was trained on, as they are, on the same classes."""
+        return self.path / "raw-evaluation.json"
+
+    @property
+    def equalizer(self) -> Path:
+        """An equalizer of these embeddings, if one was fitted."""
+        return self.path / "equalizer.json"
+
+    @property
     def not_evaluated(self) -> Path:
         """In place of embeddings and evaluation where all classes were trained on: a sentence that says so."""
         return self.path / "not-evaluated.txt"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -110,6 +111,9 @@ def finish(
         embeddings = as_embedding_set(vectors, images, data_root(recipe))
         evaluation = _evaluate(vectors, embeddings.labels, recipe)
         embeddings.save(run.embeddings)
+        if images.vectors is not None:  # a head should beat the vectors that it is trained on
+            with suppress(DivergedError):  # vectors without a direction can be trained on, but not be compared
+                _evaluate(np.asarray(images.vectors), embeddings.labels, recipe).save(run.raw_evaluation)
         evaluation.save(run.evaluation)
     fabric.barrier()
     return Evaluation.load(run.evaluation)
