@@ -86,7 +86,18 @@ def test_the_rates_of_single_letters_are_quantiles_over_them(result):
 
 def test_the_demo_says_what_to_do_next_in_three_commands(result):
     commands = [line.split("#")[0].split() for line in result[0].splitlines() if line.startswith("  isomargin ")]
-    assert [words[1] for words in commands] == ["evaluate", "threshold", "compare"]
+    assert [words[1] for words in commands] == ["evaluate", "equalize", "threshold"]
+
+
+def test_the_demo_equalizes_each_model_and_shows_its_scores_before_and_after(demo, result):
+    out, _, measured = result
+    for name, evaluation in measured.items():
+        embeddings = im.EmbeddingSet.load(demo.folder / "runs/demo" / name / "embeddings.npz")
+        equalizer = im.Equalizer.load(demo.folder / "runs/demo" / name / "equalizer.json")
+        after = im.evaluate(
+            embeddings.vectors, embeddings.labels, far=(0.05, 0.2), target_far=0.05, equalizer=equalizer
+        )
+        assert f"{evaluation.opis:.4g} → {after.opis:.4g}" in out
 
 
 def test_the_time_left_is_told_before_the_second_and_the_third_model(result):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from isomargin.measure.settings import Settings
 
 SHOWN = ("opis", "epsilon_opis", "recall@1", "eer", "frr")  # the scores of the table
+EQUALIZED_SCORES = ("opis", "recall@1", "frr")  # the scores of the second table
 TESTED = ("opis", "frr", "recall@1")  # the scores whose changes are put into words
 WIDTH = 19  # columns of a model's title and the space after it
 BEGIN = """\
@@ -35,8 +36,11 @@ all of these; higher is better for recall@1."""
 NEXT = """\
 Next, with your own embeddings, a file with the arrays embeddings and labels:
   isomargin evaluate your.npz --report report.html  # how consistent are they?
-  isomargin threshold your.npz --far 0.01           # choose the one threshold
-  isomargin compare your.npz other.npz              # is another model better?"""
+  isomargin equalize your.npz -o equalizer.json     # can that be mended as they are?
+  isomargin threshold your.npz --far 0.01           # choose the one threshold"""
+EQUALIZED = """\
+The same models, equalized: every similarity is corrected for how crowded the
+surroundings of its two letters are. No labels, no training, a few seconds."""
 
 
 def demo(
@@ -54,7 +58,7 @@ def demo(
     """
     from isomargin.cli.tables import as_values
     from isomargin.measure.comparison import compare
-    from isomargin.training.demo import MODELS, run_demo
+    from isomargin.training.demo import MODELS, equalize_run, run_demo
 
     def say(sentence: str) -> None:
         print(sentence, file=sys.stderr, flush=True)
@@ -66,20 +70,27 @@ def demo(
     with resumable("the same command, from the beginning"):
         evaluations = run_demo(output, seed, report=say)
     comparison = compare(evaluations)
+    equalized = {name: equalize_run(output / name) for name in evaluations}
     for note in comparison.notes:
         say(printable(f"note: {note}"))
     if as_json:
-        models = {name: as_values(evaluation) for name, evaluation in evaluations.items()}
-        print(json.dumps({"models": models, "comparison": comparison.as_values()}, allow_nan=False, indent=1))
+        values = {
+            "models": {name: as_values(evaluation) for name, evaluation in evaluations.items()},
+            "comparison": comparison.as_values(),
+            "equalized": {name: as_values(evaluation) for name, evaluation in equalized.items()},
+        }
+        print(json.dumps(values, allow_nan=False, indent=1))
     else:
-        print_result(evaluations, comparison)
+        print_result(evaluations, comparison, equalized)
     if report:
         write_page({model.title: output / name for name, model in MODELS.items()}, output / "report.html")
     say(f"the runs: {', '.join(str(output / name) for name in MODELS)}")
 
 
-def print_result(evaluations: "Mapping[str, Evaluation]", comparison: "Comparison") -> None:
-    """Print what was trained, the table of scores, what it means and what to do next, in lines of 80 columns."""
+def print_result(
+    evaluations: "Mapping[str, Evaluation]", comparison: "Comparison", equalized: "Mapping[str, Evaluation]"
+) -> None:
+    """Print what was trained, the tables of scores, what they mean and what to do next, in lines of 80 columns."""
     from rich.text import Text
 
     from isomargin.training.demo import MODELS
@@ -98,8 +109,44 @@ def print_result(evaluations: "Mapping[str, Evaluation]", comparison: "Compariso
         demo_table(evaluations, comparison),
         Text(below, style="dim"),
         Text("\n".join([f"\nWhat changed from base, tested at the {1 - comparison.confidence:.0%} level:", *found])),
-        Text(f"\n{READ}\n\n{NEXT}\n"),
+        Text(f"\n{READ}\n\n{EQUALIZED}\n"),
+        equalized_table(evaluations, equalized),
+        Text("\n".join(["\nWhat changed from base by equalizing:", equalizing(evaluations, equalized)])),
+        Text(f"\n{NEXT}\n"),
     )
+
+
+def equalized_table(evaluations: "Mapping[str, Evaluation]", equalized: "Mapping[str, Evaluation]") -> "RenderableType":
+    """Return a table of each model's scores before and after equalizing."""
+    import numpy as np
+    from rich.table import Table
+
+    from isomargin.measure.scores.registry import find_score
+    from isomargin.training.demo import MODELS
+
+    settings = next(iter(evaluations.values())).settings
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
+    table.add_column("")
+    for name in evaluations:
+        table.add_column(MODELS[name].title, no_wrap=True)
+    for score in map(find_score, EQUALIZED_SCORES):
+        pairs = ((score.read(evaluation), score.read(equalized[name])) for name, evaluation in evaluations.items())
+        title = score.title_for(settings)
+        table.add_row(title, *(f"{score.text(before)} → {score.text(after)}" for before, after in pairs))
+    far = [
+        [np.nanquantile(part[name].target.class_far, 0.95) for part in (evaluations, equalized)] for name in evaluations
+    ]
+    table.add_row("1 letter in 20: FAR over", *(f"{before:.1%} → {after:.1%}" for before, after in far))
+    return table
+
+
+def equalizing(evaluations: "Mapping[str, Evaluation]", equalized: "Mapping[str, Evaluation]") -> str:
+    """Say how equalizing changes the main scores of the first model, and whether that is significant."""
+    from isomargin.measure.comparison import compare
+    from isomargin.training.demo import BASE
+
+    compared = compare({"raw": evaluations[BASE], "equalized": equalized[BASE]})
+    return finding("base, equalized", compared.others["equalized"], evaluations[BASE].settings)
 
 
 def demo_table(evaluations: "Mapping[str, Evaluation]", comparison: "Comparison") -> "RenderableType":
