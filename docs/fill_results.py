@@ -1,4 +1,4 @@
-"""Fill the tables of docs/results.md and README.md from results/*/table.csv, so that no number is copied by hand.
+"""Fill the tables of the pages from results/*/table.csv, so that no number is copied by hand.
 
     python docs/fill_results.py
 
@@ -19,6 +19,13 @@ that several of the experiments have in a setting is taken from the first of the
 
     <!-- table: glance of=base-losses/cub-heads,convergence/omniglot training=tcm,alignment column=opis -->
     <!-- end -->
+
+`equalize` and `regime` are tables of the experiment equalize: of one data set, and of one regime for all data sets.
+
+    <!-- equalize: cub -->
+    <!-- end -->
+    <!-- regime: 4 items per class -->
+    <!-- end -->
 """
 
 import re
@@ -28,13 +35,15 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the lab is not installed
 
 from isomargin.measure.settings import Settings
+from lab.equalizing.tables import method_table, regime_table
 from lab.files import read_csv
 from lab.score_text import NOTHING, change_text, score_of, unit
 from lab.table_text import as_markdown
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "docs" / "results.md", ROOT / "README.md")
+PAGES = (ROOT / "docs" / "results.md", ROOT / "docs" / "equalize.md", ROOT / "README.md")
 TABLE = re.compile(r"<!-- table: (?P<name>\S+) (?P<settings>[^>]*?) -->\n(?P<old>.*?)<!-- end -->", re.S)
+EQUALIZE = re.compile(r"<!-- (?P<kind>equalize|regime): (?P<name>[^>]*?) -->\n(?P<old>.*?)<!-- end -->", re.S)
 Row = dict[str, str]
 Cases = dict[tuple[str, str], dict[str, Row]]
 """By setting and loss, the rows of its trainings."""
@@ -196,7 +205,12 @@ def filled(page: str) -> str:
         text = glance(wanted) if found["name"] == "glance" else table(found["name"], wanted)
         return f"{head}{text}<!-- end -->"
 
-    return TABLE.sub(fill, page)
+    def fill_equalize(found: re.Match[str]) -> str:
+        make = method_table if found["kind"] == "equalize" else regime_table
+        text = make(ROOT / "results" / "equalize", found["name"])
+        return f"<!-- {found['kind']}: {found['name']} -->\n{text}<!-- end -->"
+
+    return EQUALIZE.sub(fill_equalize, TABLE.sub(fill, page))
 
 
 if __name__ == "__main__":

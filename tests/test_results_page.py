@@ -23,10 +23,11 @@ def filler():
     return script("fill_results")
 
 
-@pytest.mark.parametrize("path", [PAGE, ROOT / "README.md"], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [PAGE, ROOT / "docs" / "equalize.md", ROOT / "README.md"], ids=lambda path: path.name)
 def test_its_tables_are_those_of_the_results(filler, path):
     page = path.read_text(encoding="utf-8")
-    assert page.count("<!-- table:") == page.count("<!-- end -->") > 0
+    begun = sum(page.count(f"<!-- {kind}:") for kind in ("table", "equalize", "regime"))
+    assert begun == page.count("<!-- end -->") > 0
     assert filler.filled(page) == page
 
 
