@@ -57,7 +57,8 @@ def equalize(
     new_classes: Annotated[
         bool,
         typer.Option(
-            help="Judge classes as if they were not in the index yet. Use --no-new-classes if every class is in it."
+            help="Judge classes also as if they were not in the index yet. Use --no-new-classes if every class will "
+            "always be in it."
         ),
     ] = True,
     recall_loss: Annotated[float, typer.Option(help="How many points of recall@1 may be lost.")] = 0.3,
@@ -93,7 +94,8 @@ def equalize(
             equalizer.save(output)
         report_unlabelled(equalizer, output, as_json)
         return
-    from isomargin.equalize.cross_validation import EqualizerCV, Objective
+    from isomargin.equalize.cross_validation import EqualizerCV
+    from isomargin.equalize.folds import Objective
 
     (options,) = read_options([file], labels, embeddings_key, labels_key)
     embeddings = open_embeddings(file, options)
@@ -183,7 +185,7 @@ def report_search(search: "EqualizerCV", file: Path, output: Path, as_json: bool
 
     from isomargin.cli.tables import differences_table, paragraph
 
-    comparison = as_comparison(search)
+    comparison, rates = as_comparison(search), search.new_class_rates_
     if as_json:
         verdict = {
             **asdict(search.verdict_),
@@ -193,21 +195,23 @@ def report_search(search: "EqualizerCV", file: Path, output: Path, as_json: bool
         values = {
             "equalizer": search.equalizer_.record(),
             "verdict": verdict,
+            "new_classes": None if rates is None else rates.summary(),
             "differences": [asdict(row) for row in comparison.others["equalized"]],
             "candidates": search.scores_.to_dict("records"),
         }
         print(json.dumps(values, allow_nan=False, indent=1))
     else:
         first, last = search.skip_ + 1, search.skip_ + search.neighbours_
-        index = "classes as if they were not in the index yet" if search.new_classes else "every class in the index"
         below = (
-            f"means over {len(search.raw_)} folds of classes, each judged with the settings that the others choose; "
+            f"means over {len(search.raw_)} folds of classes, all in the index, each judged with the settings that the "
+            "others choose"
         )
         print_renderable(
             differences_table(comparison, "equalized"),
-            paragraph(below + index),
+            paragraph(below),
             Text(f"\nChosen: neighbours {first} to {last}, weight {search.weight_:g}."),
             Text(search.verdict_.sentence),
+            *([] if rates is None else [Text(rates.sentence)]),
             Text("\n" + NEXT.format(file=file, output=output)),
         )
     print(f"written to {output} and {output.with_suffix('.safetensors').name}", file=sys.stderr)

@@ -1,17 +1,15 @@
 """``EqualizerCV``: chooses the settings of an equalizer by cross-validation over labelled classes.
 
-Every setting is judged on pairs of classes that were held out. One pass finds the neighbours for all settings. The
+Every setting is judged on pairs of classes that were held out. The neighbours for all settings are found once. The
 cross-validation is nested: whether equalizing is worth it is judged on classes that had no part in choosing.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import product
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, get_args
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +17,9 @@ from sklearn.base import BaseEstimator
 
 from isomargin.core import checks
 from isomargin.core.errors import InputError
-from isomargin.core.json_values import array_digest, digest
 from isomargin.core.labels import as_labels
 from isomargin.core.progress import progress_bar
+from isomargin.core.text import percent
 from isomargin.equalize.equalizer import (
     Equalizer,
     Floats,
@@ -31,16 +29,11 @@ from isomargin.equalize.equalizer import (
     row_ids,
     unit_vectors,
 )
-from isomargin.measure.evaluate import evaluate
+from isomargin.equalize.folds import RAW, Candidate, Fold, FoldScores, Objective
 from isomargin.measure.evaluation import Evaluation
-from isomargin.measure.pairs.axis import ScoreAxis
-from isomargin.measure.pairs.inputs import Shifts, sort_by_class
+from isomargin.measure.pairs.inputs import sort_by_class
 from isomargin.measure.pairs.neighbours import NOTHING, nearest_in_reference, nearest_in_set
-from isomargin.measure.pairs.rates import threshold_at_far
-from isomargin.measure.pairs.summary import calibration_range
-from isomargin.measure.pairs.tiles import count_pairs
-from isomargin.measure.scores.curves import first_rate
-from isomargin.measure.scores.utility import utility
+from isomargin.measure.scores.within_two import is_within_two
 from isomargin.measure.seed_comparison import compare_seeds
 from isomargin.measure.settings import Settings
 from isomargin.measure.statistics.intervals import Interval, percentile_interval
@@ -50,86 +43,9 @@ if TYPE_CHECKING:
 
     from isomargin.measure.comparison import Difference
 
-Objective = Literal["far", "opis"]
-
 MOST_ROWS = 6000  # rows of a fold that are compared with each other; more cost time and add little
 FEWEST_CLASSES = 10
-DOUBLINGS = 3.0  # a class whose FAR is off by more than this factor of two counts as this far off
 DRAWS = 1000
-
-
-class Candidate(NamedTuple):
-    """The settings of an equalizer; a weight of 0 stands for the raw similarities."""
-
-    neighbours: int
-    skip: int
-    weight: float
-
-
-RAW = Candidate(1, 0, 0.0)
-
-
-class FoldScores(NamedTuple):
-    """How well one candidate does on the classes of one fold."""
-
-    by_class: Floats
-    """(classes,) the part of the objective that each class has; lower is better."""
-    recall: float
-    """recall@1."""
-
-
-@dataclass(frozen=True)
-class Fold:
-    """The held-out classes of one fold."""
-
-    vectors: Singles
-    """(n, d) unit vectors."""
-    labels: NDArray[Any]
-    """(n,) labels."""
-    nearest: Singles
-    """(n, m) similarities of each row to its nearest neighbours in the reference, largest first."""
-
-    @cached_property
-    def running_sums(self) -> Floats:
-        """(n, m + 1) sums of the first similarities of each row."""
-        return np.concatenate(
-            [np.zeros((len(self.nearest), 1)), np.cumsum(self.nearest, axis=1, dtype=np.float64)], axis=1
-        )
-
-    def offsets(self, candidate: Candidate) -> Floats:
-        """(n,) r of each row."""
-        first, last = candidate.skip, candidate.skip + candidate.neighbours
-        return np.asarray((self.running_sums[:, last] - self.running_sums[:, first]) / candidate.neighbours)
-
-    def shifts(self, candidate: Candidate) -> Shifts:
-        """Return what a candidate adds to the similarities."""
-        offsets = self.offsets(candidate)
-        centred = candidate.weight * (offsets.mean() - offsets)
-        constant = 2 * candidate.weight * float(offsets.mean())
-        bound = 1 + 2 * candidate.weight + abs(constant)
-        return Shifts(centred, ScoreAxis.equalized(-bound, bound))
-
-
-@dataclass(frozen=True)
-class FoldEqualizer:
-    """A candidate on one fold, as an evaluation takes it."""
-
-    fold: Fold
-    candidate: Candidate
-    method: Method
-    own_class: str
-    """``"left_out"`` of the reference, or ``"in_reference"``."""
-
-    def shifts(self, embeddings: Any, ids: Any = None, new_classes: Any = None) -> Shifts:
-        """Return the shifts of the fold's rows."""
-        return self.fold.shifts(self.candidate)
-
-    def record(self, new_classes: bool = False) -> dict[str, Any]:
-        """Return what `Equalizer.record` returns, with a digest of this fold's neighbours."""
-        settings = {"method": self.method, **self.candidate._asdict()}
-        constant = 2 * self.candidate.weight * float(self.fold.offsets(self.candidate).mean())
-        named = digest({**settings, "offset": constant, "reference": array_digest(self.fold.nearest)})
-        return {**settings, "offset": constant, "own_class": self.own_class, "digest": named}
 
 
 @dataclass(frozen=True)
@@ -166,18 +82,49 @@ class Verdict:
         return f"Keep the raw similarities: {found}, which is no significant improvement ({level})."
 
 
+@dataclass(frozen=True)
+class NewClassRates:
+    """The FARs of held-out classes that are not in the index, at the threshold for the target FAR of those that are."""
+
+    target: float
+    """The target FAR."""
+    raw: Floats
+    """(classes,) FARs of the raw similarities."""
+    equalized: Floats
+    """(classes,) FARs of the equalized similarities."""
+
+    def summary(self) -> dict[str, dict[str, float]]:
+        """Return mean FARs and shares of classes within a factor of two of the target, as JSON values."""
+        return {
+            name: {"mean_far": float(far.mean()), "within_two": float(is_within_two(far, self.target).mean())}
+            for name, far in (("raw", self.raw), ("equalized", self.equalized))
+        }
+
+    @property
+    def sentence(self) -> str:
+        """The result in one sentence."""
+        raw, equalized = self.summary().values()
+        return (
+            f"Left out of the index one at a time, {percent(equalized['within_two'], 2)} of classes are within a "
+            f"factor of two of FAR {percent(self.target)} at the same threshold ({percent(raw['within_two'], 2)} "
+            f"without equalizing), and their mean FAR is {percent(equalized['mean_far'])} ({percent(raw['mean_far'])})."
+        )
+
+
 class EqualizerCV(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Chooses neighbours, skip and weight by cross-validation over classes, and fits the `Equalizer` on all rows.
 
-    Classes are divided into folds. A candidate is judged on the pairs of each fold's classes. With ``new_classes``,
-    the fold's classes are left out of the reference, as classes are that come later; without, everything is in the
-    index. The candidate with the best mean objective is chosen, among those that lose at most ``recall_loss`` points
-    of recall@1. For the verdict each fold is judged with the candidate that the other folds choose.
+    Classes are divided into folds. A candidate is judged on the pairs of each fold's classes, with neighbours searched
+    in the whole index. With ``new_classes`` every class counts twice: as it is in the index, and as if it alone had not
+    joined yet, both at the one threshold of the index. The candidate with the best mean objective is chosen, among
+    those that lose at most ``recall_loss`` points of recall@1. For the verdict each fold is judged with the candidate
+    that the other folds choose.
 
     Args:
         objective: ``"far"``: by how many doublings the classes' FARs are off the target at the one threshold, on
             average. ``"opis"``: OPIS.
-        new_classes: whether held-out classes are left out of the reference.
+        new_classes: whether classes are also judged as if they were not in the index yet. With a reference of other
+            data none is in it, and this changes nothing.
         recall_loss: how many points of recall@1 may be lost.
         neighbours: numbers of neighbours to try.
         skip: numbers of skipped neighbours to try.
@@ -208,8 +155,10 @@ class EqualizerCV(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
     """The equalizer with the chosen settings, fitted on all rows."""
     verdict_: Verdict
     """Whether it is worth it."""
+    new_class_rates_: NewClassRates | None
+    """FARs of held-out classes that are not in the index; None without ``new_classes`` or with a reference."""
     raw_: tuple[Evaluation, ...]
-    """The evaluation of each fold's classes with raw similarities."""
+    """The evaluation of each fold's classes with raw similarities, all in the index."""
     equalized_: tuple[Evaluation, ...]
     """The same, equalized with the settings that the other folds choose."""
 
@@ -266,9 +215,13 @@ class EqualizerCV(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         self.neighbours_, self.skip_, self.weight_ = self._best(range(len(folds)))
         choices = [self._best([other for other in range(len(folds)) if other != fold]) for fold in range(len(folds))]
         self.verdict_ = self._verdict(choices)
+        self.new_class_rates_ = self._new_class_rates(folds, choices)
         method: Method = "local" if others is None else "cohort"
-        self.raw_ = tuple(self._evaluate(fold, RAW, method) for fold in folds)
-        self.equalized_ = tuple(self._evaluate(fold, best, method) for fold, best in zip(folds, choices, strict=True))
+        settings, threads = self._settings, self.threads
+        self.raw_ = tuple(fold.evaluate(RAW, method, settings, threads) for fold in folds)
+        self.equalized_ = tuple(
+            fold.evaluate(best, method, settings, threads) for fold, best in zip(folds, choices, strict=True)
+        )
         equalizer = Equalizer(self.neighbours_, self.skip_, self.weight_, method, self.threads)
         self.equalizer_ = equalizer.fit(embeddings, ids=ids) if others is None else equalizer.fit(reference)
         return self
@@ -327,19 +280,25 @@ class EqualizerCV(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         fold_of_class = np.empty(len(sizes), np.int64)
         for members in (usable, np.flatnonzero(sizes <= 1)):
             fold_of_class[generator.permutation(members)] = np.arange(len(members)) % self.folds
-        groups = fold_of_class[class_of] if self.new_classes else None
         length = max(self.skip) + max(self.neighbours)
+        outside = None
         with progress_bar("finding neighbours") as progress:
-            if reference is None:
-                nearest = nearest_in_set(vectors, length, groups, self.threads, progress)
-            else:
+            if reference is not None:
                 nearest = nearest_in_reference(vectors, reference, length, None, self.threads, progress)
-        known = int((nearest > NOTHING).sum(axis=1).min())  # fewer rows are outside a large fold
+            else:
+                nearest = nearest_in_set(vectors, length, None, self.threads, progress)
+        if reference is None and self.new_classes:
+            with progress_bar("finding neighbours of other classes") as progress:
+                outside = nearest_in_set(vectors, length, class_of, self.threads, progress)
+            known = int((outside > NOTHING).sum(axis=1).min())  # fewer rows are outside a large class
+            nearest, outside = nearest[:, :known], outside[:, :known]
         for fold in range(self.folds):
             classes = generator.permutation(np.flatnonzero((fold_of_class == fold) & (sizes > 1)))
             fitting = classes[: max(2, int(np.searchsorted(np.cumsum(sizes[classes]), MOST_ROWS, side="right")))]
             rows = np.flatnonzero(np.isin(class_of, fitting))
-            yield Fold(vectors[rows], labels[rows], nearest[rows, :known])
+            rows = rows[np.argsort(class_of[rows], kind="stable")]
+            data = sort_by_class(vectors[rows], labels[rows])
+            yield Fold(data, nearest[rows], None if outside is None else outside[rows])
 
     def _candidates(self, length: int) -> list[Candidate]:
         """List the settings to try, the raw similarities first; those that need more neighbours are left out."""
@@ -366,27 +325,10 @@ class EqualizerCV(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         found: dict[Candidate, list[FoldScores]] = {candidate: [] for candidate in candidates}
         with progress_bar("cross-validating") as progress:
             for number, (fold, candidate) in enumerate(product(folds, candidates), start=1):
-                found[candidate].append(self._score(fold, candidate))
+                found[candidate].append(fold.score(candidate, self.objective, self._settings, self.threads))
                 if progress:
                     progress(number / len(folds) / len(candidates))
         return found
-
-    def _score(self, fold: Fold, candidate: Candidate) -> FoldScores:
-        """Count the fold's pairs with a candidate, and compute the objective."""
-        data = sort_by_class(fold.vectors, fold.labels, shifts=fold.shifts(candidate) if candidate.weight else None)
-        counts, ranks = count_pairs(data, k=(1,), map_at_r=False, threads=self.threads)
-        settings, positives, negatives = self._settings, counts.positives, counts.negatives
-        recall = float(ranks.hits.sum() / ranks.queries.sum())
-        if self.objective == "far":
-            threshold = np.array([threshold_at_far(counts, self.target_far, "reached", "target_far")])
-            far = negatives.within(threshold)[:, 0] / negatives.totals
-            off = np.abs(np.log2(np.maximum(far, self.target_far / 2**DOUBLINGS) / self.target_far))
-            return FoldScores(np.minimum(off, DOUBLINGS), recall)
-        grid = np.linspace(*calibration_range(counts, settings), settings.grid)
-        accepted, wrong = positives.within(grid), negatives.within(grid)
-        first = first_rate(settings.utility, accepted, wrong, negatives.totals[:, None])
-        curves = utility(first, accepted / positives.totals[:, None], settings.c)
-        return FoldScores(np.square(curves - curves.mean(axis=0)).mean(axis=1), recall)
 
     def _objective(self, candidate: Candidate, folds: Sequence[int] | None = None) -> float:
         """Return the mean objective of a candidate over all classes of these folds."""
@@ -416,19 +358,17 @@ class EqualizerCV(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         interval = percentile_interval(float(gain.mean()), gain[drawn].mean(axis=1), 0.95)
         return Verdict(self.objective, float(raw.mean()), float(equalized.mean()), interval, len(gain))
 
-    def _evaluate(self, fold: Fold, candidate: Candidate, method: Method) -> Evaluation:
-        """Evaluate a candidate on a fold's classes."""
-        own_class = "outside" if method == "cohort" else "left_out" if self.new_classes else "in_reference"
-        equalizer = FoldEqualizer(fold, candidate, method, own_class) if candidate.weight else None
-        settings = self._settings
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # notes about the input, once per fold
-            return evaluate(
-                fold.vectors,
-                fold.labels,
-                far=settings.far,
-                target_far=settings.target_far,
-                equalizer=equalizer,
-                threads=self.threads,
-                progress=None,
-            )
+    def _new_class_rates(self, folds: list[Fold], choices: list[Candidate]) -> NewClassRates | None:
+        """Compare the FARs of classes that are not in the index, each fold with its choice."""
+        if folds[0].nearest_outside is None:
+            return None
+
+        def rates(fold: Fold, candidate: Candidate) -> Floats:
+            found = fold.count(fold.shifts(candidate), self.threads)
+            return fold.class_rates(candidate, found, self._settings)[-1]  # raw similarities know no index
+
+        raw, equalized = (
+            np.concatenate([rates(fold, candidate) for fold, candidate in zip(folds, chosen, strict=True)])
+            for chosen in ([RAW] * len(folds), choices)
+        )
+        return NewClassRates(self.target_far, raw, equalized)
