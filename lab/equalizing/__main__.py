@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,8 +18,9 @@ from isomargin.io.embedding_set import EmbeddingSet
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.seed_comparison import SeedScores
 from isomargin.measure.statistics.resampling import Weights
-from lab.equalizing.methods import METHODS, Split
-from lab.equalizing.regimes import SETTINGS, new_class_rates, regimes, within_two
+from lab.equalizing.adapters import ADAPTERS
+from lab.equalizing.methods import METHODS, SETTINGS, Split
+from lab.equalizing.regimes import new_class_rates, regimes, within_two
 from lab.files import read_csv, write_csv
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -32,11 +34,16 @@ REGIME_SPLITS = 3
 def run(
     data: Annotated[
         list[str],
-        typer.Option(metavar="NAME=FILE", help="Embeddings of classes the model was not trained on; may be repeated."),
+        typer.Option(
+            metavar="NAME=FILE,…",
+            help="Embeddings of classes the model was not trained on; may be repeated. Several files, separated by "
+            "commas, are of networks trained with different seeds: each is one split, and no adapters are learned.",
+        ),
     ],
     splits: Annotated[int, typer.Option(min=2, help="Number of random splits of the classes.")] = 10,
     output: Annotated[Path, typer.Option(help="Folder of what has been computed.")] = Path("runs/equalize"),
     results: Annotated[Path, typer.Option(help="Folder of the tables.")] = Path("results/equalize"),
+    classes: Annotated[int, typer.Option(min=10, help="Most classes in each half of a split.")] = 400,
     threads: Annotated[int, typer.Option(min=1, help="Number of CPU threads.")] = 2,
 ) -> None:
     """Compare what makes one threshold hold for every class, on random splits of the classes.
@@ -46,10 +53,13 @@ def run(
     """
     warnings.simplefilter("ignore", UserWarning)
     for entry in data:
-        name, _, file = entry.partition("=")
-        if not file:
+        name, _, files = entry.partition("=")
+        if not files:
             raise InputError(f"--data is {entry!r}: a name and a file are needed, such as cub=cub.npz")
-        run_set(name, read_set(Path(file)), splits, output, threads)
+        sets = [read_set(Path(file)) for file in files.split(",")]
+        methods = METHODS if len(sets) > 1 else {**METHODS, **ADAPTERS}
+        for number in range(len(sets) if len(sets) > 1 else splits):
+            run_split(name, make_split(*sets[number % len(sets)], number, classes, threads), methods, output)
     results.mkdir(parents=True, exist_ok=True)
     write_tables(output, results)
 
@@ -62,34 +72,40 @@ def read_set(path: Path) -> tuple[Any, Any]:
     return unit_vectors(np.asarray(found.vectors)[rows]), labels[rows]
 
 
-def run_set(name: str, embeddings: tuple[Any, Any], splits: int, output: Path, threads: int) -> None:
-    """Compute what is missing of one data set."""
-    vectors, labels = embeddings
-    names = np.unique(labels)
-    for number in range(splits):
-        split, weights = make_split(vectors, labels, names, number, threads)
-        for method, evaluate in METHODS.items():
-            place = output / name / f"{number}-{method.replace(' ', '_').replace(',', '')}.npz"
-            if place.is_file():
-                continue
-            evaluation = evaluate(split)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            np.savez(place, **scored(split, method, evaluation, weights))
-            print(f"{name}, split {number}, {method}: OPIS {evaluation.opis:.4g}", file=sys.stderr, flush=True)
-        if number < REGIME_SPLITS:
-            run_regimes(split, output / name / f"{number}-regimes.csv")
+def run_split(
+    name: str, drawn: tuple[Split, Weights], methods: dict[str, Callable[[Split], Evaluation]], output: Path
+) -> None:
+    """Compute what is missing of one split of a data set."""
+    split, weights = drawn
+    for method, evaluate in methods.items():
+        place = output / name / f"{split.seed}-{file_stem(method)}.npz"
+        if place.is_file():
+            continue
+        evaluation = evaluate(split)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(place, **scored(split, method, evaluation, weights))
+        print(f"{name}, split {split.seed}, {method}: OPIS {evaluation.opis:.4g}", file=sys.stderr, flush=True)
+    if split.seed < REGIME_SPLITS:
+        run_regimes(split, output / name / f"{split.seed}-regimes.csv")
 
 
-def make_split(vectors: Any, labels: Any, names: Any, number: int, threads: int) -> tuple[Split, Weights]:
+def file_stem(method: str) -> str:
+    """Return a method's name as part of a file's name."""
+    return method.replace(" ", "_").replace(",", "")
+
+
+def make_split(vectors: Any, labels: Any, number: int, most: int, threads: int) -> tuple[Split, Weights]:
     """Divide the classes at random; return the split, and (draws, test classes) weights that all splits share."""
-    generator = np.random.default_rng(number)
-    test = np.sort(generator.permutation(len(names))[: (len(names) + 1) // 2])
-    inside = np.isin(labels, names[test])
+    names = np.unique(labels)
+    order = np.random.default_rng(number).permutation(len(names))
+    half = min((len(names) + 1) // 2, most)
+    test, known = np.sort(order[:half]), np.sort(order[half : 2 * half])
     drawn = np.random.default_rng(12345)
     weights = np.stack(
         [np.bincount(drawn.integers(len(names), size=len(names)), minlength=len(names)) for _ in range(DRAWS)]
     )
-    split = Split(vectors[~inside], labels[~inside], vectors[inside], labels[inside], number, threads)
+    first, second = (np.isin(labels, names[chosen]) for chosen in (known, test))
+    split = Split(vectors[first], labels[first], vectors[second], labels[second], number, threads)
     return split, weights[:, test].astype(np.uint16)
 
 
@@ -104,10 +120,10 @@ def scored(split: Split, method: str, evaluation: Evaluation, weights: Weights) 
         "over two": float((far > 2e-2).mean()),
         "under half": float((far < 5e-3).mean()),
     }
-    setting = SETTINGS.get(method)
-    if setting is not None:
-        new = new_class_rates(split, *setting, threshold=evaluation.target.distance)
-        more |= {"within two, new": within_two(new), "mean FAR, new": float(new.mean())}
+    if method in SETTINGS:
+        setting = SETTINGS[method](split)
+        new = new_class_rates(split, setting, threshold=evaluation.target.distance)
+        more |= {"within two, new": within_two(new), "mean FAR, new": float(new.mean()), **setting._asdict()}
     return {**found, **more, **drawn}
 
 
@@ -123,7 +139,7 @@ def write_tables(output: Path, results: Path) -> None:
     """Write runs.csv, table.csv and regimes.csv from everything that has been computed."""
     runs, table, other = [], [], []
     for folder in sorted(path for path in output.iterdir() if path.is_dir()):
-        found = {method: load_method(folder, method) for method in METHODS}
+        found = {method: load_method(folder, method) for method in (*METHODS, *ADAPTERS)}
         runs += [
             {"data": folder.name, "split": split, "method": method, **plain_values(values)}
             for method, by_split in found.items()
@@ -138,7 +154,7 @@ def write_tables(output: Path, results: Path) -> None:
 
 def load_method(folder: Path, method: str) -> dict[int, dict[str, Any]]:
     """Read a method's values by split."""
-    stem = method.replace(" ", "_").replace(",", "")
+    stem = file_stem(method)
     return {
         int(path.name.split("-")[0]): dict(np.load(path))
         for path in sorted(folder.glob(f"*-{stem}.npz"))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,15 @@ ALPHA = 3.0  # exponent of their weights
 ORACLE_STEPS = 5
 
 
-@dataclass(frozen=True)
+class Setting(NamedTuple):
+    """The settings of a local equalizer."""
+
+    neighbours: int
+    skip: int
+    weight: float = 0.5
+
+
+@dataclass(frozen=True, eq=False)
 class Split:
     """Unit vectors and labels of both halves of the classes."""
 
@@ -60,10 +68,20 @@ class Split:
         """(n, m) similarities of each test row to its nearest rows of the first half."""
         return nearest_in_reference(self.test, self.known, LONGEST, threads=self.threads)
 
-    def chosen(self, objective: str, new_classes: bool) -> EqualizerCV:
-        """Return the settings that cross-validation chooses on the first half."""
-        search = EqualizerCV(objective, new_classes, threads=self.threads)  # type: ignore[arg-type]
-        return search.fit(self.known, self.known_labels)
+    @cached_property
+    def chosen_for_far(self) -> Setting:
+        """The setting that cross-validation on the first half chooses for new classes."""
+        return self.chosen(EqualizerCV("far", new_classes=True, threads=self.threads))
+
+    @cached_property
+    def chosen_for_opis(self) -> Setting:
+        """The setting that cross-validation on the first half chooses for OPIS with everything in the index."""
+        return self.chosen(EqualizerCV("opis", new_classes=False, threads=self.threads))
+
+    def chosen(self, search: EqualizerCV) -> Setting:
+        """Return the setting that a search on the first half chooses."""
+        search.fit(self.known, self.known_labels)
+        return Setting(search.neighbours_, search.skip_, search.weight_)
 
     def embedded(self, known: Singles, test: Singles) -> Split:
         """Return the split with other embeddings."""
@@ -102,10 +120,9 @@ def local(split: Split, neighbours: int, skip: int, weight: float = 0.5) -> Eval
     return shifted(split, mean_of_ranks(split.nearest, skip, neighbours), weight)
 
 
-def local_by_choice(split: Split, objective: str, new_classes: bool) -> Evaluation:
-    """Evaluate the setting that cross-validation chooses on the first half."""
-    search = split.chosen(objective, new_classes)
-    return local(split, search.neighbours_, search.skip_, search.weight_)
+def local_with(setting: Callable[[Split], Setting], split: Split) -> Evaluation:
+    """Evaluate a local equalizer with the setting that a function of the split returns."""
+    return local(split, *setting(split))
 
 
 def cohort(split: Split, neighbours: int, skip: int = 0) -> Evaluation:
@@ -180,14 +197,18 @@ def adaptive_norm_by_choice(split: Split) -> Evaluation:
     return adaptive_norm(split, split.nearest, min((30, 100, 200), key=off))
 
 
+SETTINGS: dict[str, Callable[[Split], Setting]] = {
+    "local, 1 to 30": lambda split: Setting(30, 0),
+    "local, 31 to 130": lambda split: Setting(100, 30),
+    "local, chosen for FAR": lambda split: split.chosen_for_far,
+    "local, chosen for OPIS": lambda split: split.chosen_for_opis,
+}
+"""The settings of the local equalizers, by name."""
 METHODS: dict[str, Callable[[Split], Evaluation]] = {
     "raw": plain,
     "centred": lambda split: plain(centred(split)),
     "whitened": lambda split: plain(whitened(split)),
-    "local, 1 to 30": lambda split: local(split, 30, 0),
-    "local, 31 to 130": lambda split: local(split, 100, 30),
-    "local, chosen for FAR": lambda split: local_by_choice(split, "far", True),
-    "local, chosen for OPIS": lambda split: local_by_choice(split, "opis", False),
+    **{name: partial(local_with, setting) for name, setting in SETTINGS.items()},
     "whitened + local, 31 to 130": lambda split: local(whitened(split), 100, 30),
     "cohort, 1 to 100": lambda split: cohort(split, 100),
     "AS-norm, chosen": adaptive_norm_by_choice,

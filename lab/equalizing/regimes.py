@@ -13,11 +13,11 @@ from isomargin.equalize.equalizer import mean_of_ranks
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.pairs.axis import similarity_of
 from isomargin.measure.pairs.neighbours import nearest_in_reference, nearest_in_set
-from lab.equalizing.methods import Floats, Split, local, plain
+from lab.equalizing.methods import Floats, Setting, Split, local, plain
 
 TARGET = 1e-2
 ROWS = 512
-SETTINGS = {"raw": None, "local, 1 to 30": (30, 0), "local, 31 to 130": (100, 30)}
+FIXED = {"raw": None, "local, 1 to 30": (30, 0), "local, 31 to 130": (100, 30)}
 """Neighbours and skip of the fixed settings."""
 
 
@@ -30,11 +30,12 @@ def within_two(far: Floats) -> float:
     return float(((far >= TARGET / 2) & (far <= 2 * TARGET)).mean())
 
 
-def new_class_rates(split: Split, neighbours: int, skip: int, threshold: float, weight: float = 0.5) -> Floats:
+def new_class_rates(split: Split, setting: Setting, threshold: float) -> Floats:
     """(classes,) FAR of each test class at a threshold, if the class is not in the index and all others are.
 
     The offsets of its items are computed without them; those of the others are those of the complete index.
     """
+    neighbours, skip, weight = setting
     inside, outside = (
         mean_of_ranks(nearest, skip, neighbours) for nearest in (split.nearest, split.nearest_without_class)
     )
@@ -122,14 +123,14 @@ def with_duplicates(split: Split, copies: int = 150, clusters: int = 20) -> Spli
 
 def regimes(split: Split) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield regime, method and scores."""
-    for name, setting in SETTINGS.items():
+    for name, setting in FIXED.items():
         far, frr, eer, recall = query_rates(split, setting)
         values = {"recall@1": recall, "eer": eer, "frr": frr, "within two": within_two(far)}
         yield "queries outside the index", name, values
     few = with_items(split, lambda sizes: np.minimum(sizes, 4))
-    yield from evaluated("4 items per class", few, {**SETTINGS, "local, 5 to 30": (26, 4)})
-    yield from evaluated("long tail, 2 to 60 items", long_tail(split), {**SETTINGS, "local, 1 to 100": (100, 0)})
-    yield from evaluated("20 classes of 150 near-duplicates", with_duplicates(split), SETTINGS)
+    yield from evaluated("4 items per class", few, {**FIXED, "local, 5 to 30": (26, 4)})
+    yield from evaluated("long tail, 2 to 60 items", long_tail(split), {**FIXED, "local, 1 to 100": (100, 0)})
+    yield from evaluated("20 classes of 150 near-duplicates", with_duplicates(split), FIXED)
     size = float(np.median(np.unique(split.labels, return_counts=True)[1]))
     ratios = {
         f"local, k = {ratio:g} class sizes": (max(1, round(ratio * size)), 0) for ratio in (0.1, 0.25, 0.5, 1, 2, 4)

@@ -9,7 +9,7 @@ import pytest
 import isomargin as im
 from isomargin.cli.running import run_app
 from lab.equalizing import __main__ as command
-from lab.equalizing.methods import METHODS, Split, local, plain
+from lab.equalizing.methods import METHODS, Setting, Split, local, plain
 from lab.equalizing.regimes import new_class_rates, query_rates
 from lab.equalizing.score_matrix import evaluate_scores
 from lab.files import read_csv
@@ -54,7 +54,7 @@ def test_a_class_left_out_of_the_index_has_offsets_without_its_own_items(split):
         scores = cosines[np.ix_(own, others)] - weight * outside[:, None] - weight * inside[others]
         scores += 2 * weight * inside.mean()
         expected.append((scores >= 1 - threshold * abs(threshold) / 2).mean())
-    assert new_class_rates(split, neighbours, skip, threshold) == pytest.approx(np.array(expected), abs=1e-12)
+    assert new_class_rates(split, Setting(neighbours, skip), threshold) == pytest.approx(np.array(expected), abs=1e-12)
 
 
 def test_queries_outside_the_index_are_the_odd_items_of_each_class(split):
@@ -73,6 +73,7 @@ def test_the_command_writes_means_over_splits_and_changes_from_raw(tmp_path, mon
     im.EmbeddingSet(vectors, labels).save(tmp_path / "birds.npz")
     chosen = {name: METHODS[name] for name in ("raw", "local, 1 to 30", "oracle")}
     monkeypatch.setattr(command, "METHODS", chosen)
+    monkeypatch.setattr(command, "ADAPTERS", {})
     monkeypatch.setattr(command, "REGIME_SPLITS", 0)
     arguments = ["--data", f"birds={tmp_path / 'birds.npz'}", "--splits", "2", "--output", str(tmp_path / "runs")]
     for _ in range(2):  # the second time everything is there

@@ -105,16 +105,22 @@ def principal_components(vectors: Singles, most: int) -> Layer:
 
 
 def train_layer(
-    data: LabelledVectors, start: Layer, settings: LayerSettings, looks: Sequence[int], seed: int
+    data: LabelledVectors,
+    start: Layer,
+    settings: LayerSettings,
+    looks: Sequence[int],
+    seed: int,
+    loss: torch.nn.Module | None = None,
 ) -> Iterator[tuple[LayerSettings, Layer]]:
     """Train a layer, and yield it after each of these numbers of steps with the settings that lead to it.
 
-    Everything random is a function of the seed.
+    Without a loss it is Smooth-AP with TCM. Everything random is a function of the seed.
     """
     vectors, classes = torch.from_numpy(data.vectors), torch.from_numpy(data.classes)
     layer = start.cut(settings.dimensions)
     matrix, bias = (torch.tensor(weights, requires_grad=True) for weights in (layer.matrix, layer.bias))
-    loss = SmoothAPLoss() + TCMLoss(settings.positive_margin, settings.negative_margin)
+    if loss is None:
+        loss = SmoothAPLoss() + TCMLoss(settings.positive_margin, settings.negative_margin)
     optimizer = torch.optim.Adam([matrix, bias], lr=settings.learning_rate)
     for step, rows in enumerate(batches(data.classes, seed), start=1):
         optimizer.zero_grad()
