@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from isomargin.core import checks
 from isomargin.core.errors import InputError
+from isomargin.core.threads import one_blas_thread
 from isomargin.data.images import ImageSet
 from isomargin.io.embedding_set import EmbeddingSet
 from isomargin.measure.pairs.axis import L2, similarity_of
@@ -97,7 +97,7 @@ def class_examples(
         _check_same(images, embeddings, "the images")
     compared = _Compared(embeddings, shifts)
     numbers = {name: compared.number(name) for name in classes}
-    with threadpool_limits(1, "blas"):  # the matrices are too small for several threads
+    with one_blas_thread():  # the matrices are too small for several threads
         found = {name: _confused_with(compared, number, distance, confusions) for name, number in numbers.items()}
     shown_rows = {name: _spread(compared.rows(number), thumbnails) for name, number in numbers.items()}
     pictures: dict[int, str] = {}

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from isomargin.core.errors import InputError
+from isomargin.core.threads import available_cores, one_blas_thread
 from isomargin.measure.pairs.counts import PairCounts, RankCounts
 from isomargin.measure.pairs.distances import BinnedDistances, Floats, ListedDistances
 from isomargin.measure.pairs.inputs import ClassSortedVectors
@@ -23,7 +23,7 @@ from isomargin.measure.pairs.rates import kept_pairs, needed_pairs, pairs_at_far
 from isomargin.measure.pairs.retrieval import QUANTUM, rank_query
 from isomargin.measure.pairs.sampled import REPEATED, repeated_share
 from isomargin.measure.pairs.summary import PairSummary, check_range
-from isomargin.measure.pairs.tiles import Progress, available_cores, number_of_bins
+from isomargin.measure.pairs.tiles import Progress, number_of_bins
 from isomargin.measure.pairs.verification import crossing, listed_auc, listed_eer
 from isomargin.measure.settings import Settings
 
@@ -34,7 +34,7 @@ GROUP_BYTES = 1 << 27  # size of the distances held by one worker
 LARGEST_CLASS_BYTES = 1 << 29  # size of one class's distances; a worker needs about four times as much
 MOST_POSITIVES = 1 << 26
 LISTED_NEGATIVES = 1 << 19  # up to this many negative pairs are kept one by one, so that `with_settings` is exact too
-FINE = 1 << 19  # pooled bins per unit of distance
+FINE_BITS = (10, 19)  # fewest and most pooled bins per unit of distance, as powers of two; more for more pairs
 KEPT_DISTANCES = 1 << 25  # up to this many distances are kept from pass to pass instead of recomputed
 
 
@@ -88,7 +88,8 @@ class ExactPass:
         self.pooled_negatives = int(self.negative_totals.sum()) // 2
         self.keep_negatives = self.pooled_negatives <= LISTED_NEGATIVES
         self.edges = np.linspace(*data.span, number_of_bins(len(data.sizes), n) + 1)
-        self.fine_bins = int(np.ceil((data.axis.highest - data.axis.lowest) * FINE)) + 1
+        self.fine = 1 << int(np.clip(self.pooled_negatives.bit_length(), *FINE_BITS))
+        self.fine_bins = int(np.ceil((data.axis.highest - data.axis.lowest) * self.fine)) + 1
         self.kept: dict[int, Floats] | None = {} if n * n <= KEPT_DISTANCES else None
         self.quantum = QUANTUM_OF_REPEATED if repeated_share(data) > REPEATED else QUANTUM
         self.done = 0.0
@@ -115,17 +116,17 @@ class ExactPass:
 
     def fine_bin(self, distances: Floats) -> NDArray[np.int64]:
         """The narrow bin of each distance."""
-        return ((distances - self.data.axis.lowest) * FINE).astype(np.int64)
+        return ((distances - self.data.axis.lowest) * self.fine).astype(np.int64)
 
     def fine_edge(self, number: NDArray[np.int64] | int) -> Any:
         """The distance at which a narrow bin starts."""
-        return self.data.axis.lowest + number / FINE
+        return self.data.axis.lowest + number / self.fine
 
     def each_group(self, work: Callable[[slice, Floats], Result]) -> Iterator[Result]:
         """Apply ``work`` to each group's distances on all threads; results come in the order of the groups."""
         groups = self.groups()
         share = 1 / 3 / len(groups)
-        with threadpool_limits(1), ThreadPoolExecutor(self.threads) as pool:
+        with one_blas_thread(), ThreadPoolExecutor(self.threads) as pool:
             for result in pool.map(lambda group: work(group, self.distances(group)), groups):
                 self.done += share
                 self.progress(self.done)

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
-from isomargin.measure.pairs.tiles import TILE_ROWS, Progress, available_cores, tournament
+from isomargin.core.threads import available_cores, one_blas_thread
+from isomargin.measure.pairs.tiles import TILE_ROWS, Progress, tournament
 
 Singles = NDArray[np.float32]
 
@@ -126,7 +126,7 @@ def blocks_of(rows: int) -> list[slice]:
 
 def run(work: Callable[[Any], None], tasks: list[Any], threads: int | None, progress: Progress | None) -> None:
     """Run tasks on all threads, each with one BLAS thread."""
-    with threadpool_limits(1), ThreadPoolExecutor(threads or available_cores()) as pool:
+    with one_blas_thread(), ThreadPoolExecutor(threads or available_cores()) as pool:
         for done, _ in enumerate(pool.map(work, tasks), start=1):
             if progress:
                 progress(done / len(tasks))

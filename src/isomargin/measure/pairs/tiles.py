@@ -5,7 +5,6 @@ block of rows. A block owns its counters and is locked while a tile of it is cou
 positives come first, because the positives decide which negatives matter for the ranks.
 """
 
-import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -15,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
+from isomargin.core.threads import available_cores, one_blas_thread
 from isomargin.measure.pairs import kernels
 from isomargin.measure.pairs.axis import L2, ScoreAxis
 from isomargin.measure.pairs.counts import PairCounts, RankCounts
@@ -66,11 +65,6 @@ def count_pairs(
         the_pass.read_positives()
         the_pass.count_negatives()
         return PassResult(the_pass.pair_counts(), the_pass.rank_counts(k))
-
-
-def available_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def number_of_bins(classes: int, n: int) -> int:
@@ -136,7 +130,7 @@ class Pass:
         self.ranks = self.new_ranks()
 
     def __enter__(self) -> "Pass":
-        self.limit = threadpool_limits(1)  # each worker computes its own product: more BLAS threads would compete
+        self.limit = one_blas_thread()  # each worker computes its own product
         self.pool = ThreadPoolExecutor(self.threads)
         return self
 

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
+from isomargin.core.threads import available_cores, one_blas_thread
 from isomargin.measure.pairs.axis import similarity_of
 from isomargin.measure.pairs.distances import ClassDistances, Floats
 from isomargin.measure.pairs.inputs import ClassSortedVectors
-from isomargin.measure.pairs.tiles import available_cores
 from isomargin.measure.scores.curves import share
 from isomargin.measure.settings import Settings
 
@@ -266,7 +265,7 @@ def count_levels(
             count(similarity, nearest_first, class_of[rows[part]], class_of[others], found[part])
 
         # As in the pass over all pairs, each thread computes a product and counts it while it is in the cache.
-        with threadpool_limits(1), ThreadPoolExecutor(threads or available_cores()) as pool:
+        with one_blas_thread(), ThreadPoolExecutor(threads or available_cores()) as pool:
             list(pool.map(count_part, range(0, len(rows), ROWS)))
     rates = share(accepted_negatives.astype(np.float64), np.broadcast_to(compared, accepted_negatives.shape))
     return accepted_positives.astype(np.float64), rates
