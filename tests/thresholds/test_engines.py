@@ -53,6 +53,10 @@ def case(request, drawn, tmp_path_factory):
     return raw, unit, card["threshold"], expected
 
 
+# Which target the number comes from makes no difference to an engine; faiss, the fastest, is asked for all.
+one_target = pytest.mark.parametrize("case", ["far"], indirect=True)
+
+
 def each_once(found):
     """The pairs (i, j), i < j, that an engine gave, each of which it must have given from both ends."""
     found = set(found)
@@ -75,6 +79,7 @@ def test_faiss_range_search_returns_the_accepted_pairs(case, index, key, at_once
     assert each_once(found) == expected
 
 
+@one_target
 @pytest.mark.parametrize(
     ("metric", "normalised", "key"),
     [
@@ -100,6 +105,7 @@ def test_qdrant_score_threshold_returns_the_accepted_pairs(case, metric, normali
     assert each_once(found) == expected
 
 
+@one_target
 @pytest.mark.parametrize(
     ("metric", "normalised", "key"),
     [
