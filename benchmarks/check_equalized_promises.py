@@ -28,7 +28,7 @@ import numpy as np
 
 import isomargin as im
 from check_promises import glyph_features, sampled_classes
-from isomargin.equalize.equalizer import mean_of_ranks
+from isomargin.equalize.rows import mean_of_ranks
 from isomargin.measure.pairs.axis import ScoreAxis, similarity_of
 from isomargin.measure.pairs.distances import BinnedDistances
 from isomargin.measure.pairs.inputs import Shifts, sort_by_class

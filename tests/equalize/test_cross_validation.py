@@ -5,9 +5,11 @@ import warnings
 
 import numpy as np
 import pytest
+from sklearn.exceptions import NotFittedError
 
 import isomargin as im
 from isomargin.equalize import cross_validation
+from isomargin.equalize.verdict import NewClassRates, Verdict
 from isomargin.measure.statistics.intervals import Interval
 from reference import (
     calibration_range,
@@ -49,9 +51,8 @@ def in_the_order(similarities):
     return signed_distances(np.triu(similarities) + np.triu(similarities, 1).T)
 
 
-def fold_scores(rows, labels, fold, candidate, new_classes=True, cohort=None, objective="far"):
-    """By definition: the objective of each class of a fold, and recall@1 within the fold."""
-    inside = np.isin(labels, fold)
+def by_definition(rows, labels, inside, candidate, new_classes, cohort):
+    """Distances within a fold, utility curves and FARs of its classes: first in the index, then outside of it."""
     vectors, names = unit_rows(rows[inside]), labels[inside]
     itself = np.flatnonzero(inside)[:, None] == np.arange(len(rows))
     own_class = names[:, None] == labels
@@ -72,20 +73,35 @@ def fold_scores(rows, labels, fold, candidate, new_classes=True, cohort=None, ob
     pooled = np.sort(index[np.triu(~same, 1)])
     grid = even_grid(*calibration_range(pooled, pooled, (TARGET, 0.9), None, None), 101)
     threshold = distance_at_far(pooled, TARGET)
-    found = {"off": [], "utility": []}
+    utility, rates = [], []
     for positive, negative in ((index, index), (both, between)):
-        for name in fold:
+        for name in np.unique(names):
             pairs = np.sort(positive[np.ix_(names == name, names == name)][np.triu_indices((names == name).sum(), 1)])
             others = np.sort(negative[np.ix_(names == name, names != name)].ravel())
-            far = np.maximum(false_accept_rate(others, threshold), 1e-9)
-            found["off"].append(np.clip(np.abs(np.log2(far / TARGET)), 0, 3))
-            found["utility"].append(curves(pairs, others, grid, 1.0, "specificity_sensitivity").utility)
-    utility = np.stack(found["utility"])
-    deviations = np.square(utility - utility.mean(axis=0)).mean(axis=1)
-    judged = np.array(found["off"]) if objective == "far" else deviations
+            rates.append(false_accept_rate(others, threshold))
+            utility.append(curves(pairs, others, grid, 1.0, "specificity_sensitivity").utility)
+    return index, np.stack(utility), rates
+
+
+def fold_scores(rows, labels, fold, candidate, new_classes=True, cohort=None, objective="far"):
+    """By definition: the objective of each class of a fold, and recall@1 within the fold."""
+    inside = np.isin(labels, fold)
+    index, utility, rates = by_definition(rows, labels, inside, candidate, new_classes, cohort)
+    if objective == "far":
+        judged = np.clip(np.abs(np.log2(np.maximum(rates, 1e-9) / TARGET)), 0, 3)
+    else:
+        judged = np.square(utility - utility.mean(axis=0)).mean(axis=1)
     np.fill_diagonal(index, np.inf)
+    same = labels[inside][:, None] == labels[inside]
     nearest = np.where(same, index, np.inf).min(axis=1) <= np.where(same, np.inf, index).min(axis=1)
     return judged.reshape(2, len(fold)).mean(axis=0), nearest.mean()
+
+
+def class_rates(rows, labels, fold, candidate):
+    """(2, classes) FARs at the one threshold of the index: in the index, and outside of it."""
+    inside = np.isin(labels, fold)
+    _, _, rates = by_definition(rows, labels, inside, candidate, True, None)
+    return np.array(rates).reshape(2, len(fold))
 
 
 def folds_of(search):
@@ -150,13 +166,18 @@ def test_the_rates_of_new_classes_are_told_where_classes_are_judged_so():
     assert rates.target == TARGET
     raw = np.concatenate([evaluation.target.class_far for evaluation in search().raw_])
     np.testing.assert_allclose(rates.raw, raw, atol=1e-3)
-    assert np.abs(rates.equalized - raw).max() > 0.05
+    rows, labels = uneven()
+    choices = [setting_of(evaluation) for evaluation in search().equalized_]
+    outside = [class_rates(rows, labels, *fold)[1] for fold in zip(folds_of(search()), choices, strict=True)]
+    np.testing.assert_allclose(rates.equalized, np.concatenate(outside), atol=1e-3)
+    inside = [class_rates(rows, labels, *fold)[0] for fold in zip(folds_of(search()), choices, strict=True)]
+    assert np.abs(rates.equalized - np.concatenate(inside)).max() > 0.05
     assert search("everything").new_class_rates_ is None
     assert search("a cohort").new_class_rates_ is None
-    told = cross_validation.NewClassRates(0.01, np.array([0.03, 0.01]), np.array([0.004, 0.008, 0.012, 0.016]))
+    told = NewClassRates(0.01, np.array([0.03, 0.01]), np.array([0.004, 0.008, 0.012, 0.016]), 2)
     assert told.sentence == (
-        "Left out of the index one at a time, 75% of classes are within a factor of two of FAR 1% at the same "
-        "threshold (50% without equalizing), and their mean FAR is 1% (2%)."
+        "With each class left out of the index in turn (2 classes left out, too few pairs), 75% of them are within a "
+        "factor of two of FAR 1% at the same threshold (50% without equalizing), and their mean FAR is 1% (2%)."
     )
 
 
@@ -193,7 +214,7 @@ def test_a_folds_own_classes_have_no_part_in_the_choice_for_it():
     for fold in range(3):
         own = np.isin(labels, before.raw_[fold].names)
         changed = rows.copy()
-        changed[own] = COHORT[: own.sum()]
+        changed[own] = COHORT[: own.sum()] + 0.01
         after = fitted((changed, labels), COHORT)
         assert setting_of(after.equalized_[fold]) == setting_of(before.equalized_[fold])
         assert after.raw_[fold].opis != before.raw_[fold].opis
@@ -231,8 +252,8 @@ def test_where_every_candidate_loses_too_much_one_that_loses_least_is_judged():
 def test_candidates_that_need_more_neighbours_than_there_are_are_left_out():
     found = fitted(uneven(), **{**ONE, "neighbours": (5, 500)})
     assert set(found.scores_["neighbours"]) == {1, 5}  # 1 stands for the raw similarities
-    with pytest.raises(im.InputError, match="the reference has 170 neighbours for a row, fewer than any setting needs"):
-        fitted(uneven(), neighbours=(100,), skip=(75,))  # of 180 rows, ten are of the class
+    with pytest.raises(im.InputError, match="the reference has 179 neighbours for a row, fewer than any setting needs"):
+        fitted(uneven(), neighbours=(100,), skip=(80,))
 
 
 # ----- the verdict
@@ -273,9 +294,21 @@ def test_where_some_classes_are_wide_equalizing_lowers_opis():
 
 @pytest.mark.parametrize(("low", "worth_it"), [(-0.01, False), (0.01, True)])
 def test_a_gain_that_may_be_chance_is_not_worth_it(low, worth_it):
-    verdict = cross_validation.Verdict("far", 1.0, 0.9, Interval(0.1, low, 0.2, 0.95), 30)
+    verdict = Verdict("far", 1.0, 0.9, Interval(0.1, low, 0.2, 0.95), 30, recall_change=-0.3, recall_loss=0.3)
     assert verdict.worth_it == worth_it
     assert "by a factor of 1.87 on average, 2.00 without" in verdict.sentence
+
+
+def test_a_gain_at_too_much_recall_is_not_worth_it():
+    verdict = Verdict("far", 1.0, 0.5, Interval(0.5, 0.4, 0.6, 0.95), 30, recall_change=-2.96, recall_loss=0.3)
+    assert not verdict.worth_it
+    assert verdict.sentence.endswith("but recall@1 falls by 3.0 points, more than the 0.3 allowed.")
+    found = fitted(uneven(), skip=(10, 20), recall_loss=0).verdict_
+    assert found.gain.low > 0
+    assert found.loses_recall
+    assert not found.worth_it
+    worse = Verdict("far", 1.0, 1.5, Interval(-0.5, -0.6, -0.4, 0.95), 30, recall_change=0.0, recall_loss=0.3)
+    assert "which is significantly worse" in worse.sentence
 
 
 def test_differences_are_those_of_the_means_over_folds():
@@ -330,16 +363,44 @@ def test_the_same_seed_gives_the_same_and_another_seed_other_folds():
 def test_classes_of_one_item_are_neighbours_but_not_judged():
     rows, labels = uneven()
     more = np.concatenate([rows, COHORT[:30]]), np.concatenate([labels, np.arange(100, 130)])
-    found = fitted(more, **{**ONE, "neighbours": (140,)})  # 120 and 20 are outside a fold
+    found = fitted(more, **{**ONE, "neighbours": (190,)})  # of 179 other rows and 30
     assert sorted(np.concatenate(folds_of(found))) == list(range(18))
     assert len(found.equalizer_.vectors_) == 210
 
 
-def test_large_folds_are_judged_on_some_of_their_classes(monkeypatch):
-    for most, classes in ((45, 4), (5, 2)):
+def test_large_folds_are_judged_on_some_items_of_their_classes_or_on_some_classes(monkeypatch):
+    monkeypatch.setattr(cross_validation, "FEWEST_ITEMS", 4)
+    for most, classes, items in ((45, 6, 7), (24, 6, 4), (20, 5, 4)):
         monkeypatch.setattr(cross_validation, "MOST_ROWS", most)
-        found = fitted(uneven(), **ONE)
+        found = fitted(uneven(), **ONE, objective="opis")
         assert [evaluation.class_count for evaluation in found.raw_] == [classes] * 3
+        assert {int(size) for evaluation in found.raw_ for size in evaluation.sizes} == {items}
+
+
+def test_a_class_too_large_to_be_left_out_is_judged_in_the_index_alone():
+    rows, labels = uneven()
+    large = np.concatenate([rows, COHORT[:150]]), np.concatenate([labels, np.full(150, 3)])
+    found = fitted(large, **{**ONE, "neighbours": (175,)})  # 170 rows are of other classes
+    assert found.neighbours_ == 175
+    assert (found.new_class_rates_.left_out, len(found.new_class_rates_.raw)) == (1, 17)
+    every, _ = zip(*(found._scores[(175, 0, 0.5)][fold] for fold in range(3)), strict=True)
+    assert sum(map(len, every)) == 18
+
+
+def test_classes_with_too_few_pairs_have_no_part_in_the_objective():
+    rows, labels = uneven()
+    few = np.concatenate([rows, COHORT[:2]]), np.concatenate([labels, [18, 18]])  # 120 pairs in the fold
+    found = fitted(few, **ONE, target_far=0.05)
+    assert found.verdict_.classes == 18
+    assert found.new_class_rates_.left_out == 1
+    assert sum(evaluation.class_count for evaluation in found.raw_) == 19
+
+
+def test_results_before_a_fit_are_refused():
+    with pytest.raises(NotFittedError):
+        im.EqualizerCV().differences()
+    with pytest.raises(NotFittedError):
+        _ = im.EqualizerCV().scores_
 
 
 # ----- bad input
@@ -381,5 +442,7 @@ def test_data_that_cannot_be_judged_are_refused():
         fitted((np.where(np.arange(180)[:, None] == 3, np.nan, rows), labels))
     with pytest.raises(im.InputError, match="the id 0 names more than one row"):
         im.EqualizerCV(**SETTINGS).fit(rows, labels, ids=np.zeros(180, int))
-    with pytest.raises(im.InputError, match="target_far asks for a false accept rate of"):
+    with pytest.raises(im.InputError, match=r"most classes have fewer than 100,000 .* use target_far=0.02"):
         fitted(data, target_far=1e-4)
+    with pytest.raises(im.InputError, match="180 of 180 rows have an exact copy in the reference"):
+        fitted(data, rows[::-1])

@@ -191,14 +191,12 @@ def test_a_class_that_leaves_too_few_neighbours_is_refused():
 # ----- growing
 
 
-@pytest.mark.parametrize("first", [2, 12, 150])
+@pytest.mark.parametrize("first", [16, 150])
 def test_a_reference_that_has_grown_has_the_offsets_of_a_new_fit_and_keeps_its_constant(first):
     reference, queries = drawn(200), drawn(9, seed=1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of the small first part
-        grown = im.Equalizer(10, 5).fit(reference[:first])
-        constant, digest = grown.offset_, grown.digest_
-        grown.partial_fit(reference[first:170]).partial_fit(reference[170:])
+    grown = im.Equalizer(10, 5).fit(reference[:first])
+    constant, digest = grown.offset_, grown.digest_
+    grown.partial_fit(reference[first:170]).partial_fit(reference[170:])
     whole = im.Equalizer(10, 5).fit(reference)
     np.testing.assert_allclose(grown.offsets_, whole.offsets_, atol=CLOSE)
     np.testing.assert_allclose(grown.offsets(queries), whole.offsets(queries), atol=CLOSE)
@@ -206,6 +204,40 @@ def test_a_reference_that_has_grown_has_the_offsets_of_a_new_fit_and_keeps_its_c
     assert (grown.skip_, grown.neighbours_) == (5, 10)
     assert (grown.offset_, grown.digest_) == (constant, digest)
     assert whole.digest_ != digest
+
+
+def test_a_reference_too_small_for_the_settings_does_not_grow():
+    reference = drawn(60)
+    with pytest.warns(UserWarning, match="too few to skip 5 neighbours and average 10"):
+        small = im.Equalizer(10, 5).fit(reference[:12])
+    assert (small.record()["neighbours"], small.record()["skip"]) == (6, 5)  # what is used, not what was asked for
+    with pytest.raises(im.InputError, match=r"had 12 rows, too few for the settings.*call fit with all rows"):
+        small.partial_fit(reference[12:])
+
+
+def test_more_neighbours_than_memory_could_hold_are_cut_to_what_there_is():
+    with pytest.warns(UserWarning, match="too few"):
+        assert im.Equalizer(10**9).fit(drawn(50)).nearest_.shape == (50, 49)
+
+
+def test_rows_in_another_float_type_are_those_of_the_reference():
+    rows = drawn(200).astype(np.float64)
+    equalizer = im.Equalizer(10, 5).fit(rows)
+    np.testing.assert_array_equal(equalizer.offsets(rows.astype(np.float32)), equalizer.offsets_)
+    assert equalizer.shifts(rows.astype(np.float32)).own_class == "in_reference"
+
+
+def test_equal_ids_of_other_items_are_noticed():
+    ids = np.arange(200)
+    equalizer = im.Equalizer(10, 5).fit(drawn(200), ids=ids)
+    other = drawn(200, seed=1)
+    with pytest.warns(
+        UserWarning, match="200 of 200 rows have the id of a row of the reference with another embedding"
+    ):
+        equalizer.offsets(other, ids=ids)
+    shifts = equalizer.shifts(other, ids=ids)
+    assert shifts.own_class == "outside"
+    assert "another embedding" in shifts.notes[0]
 
 
 def test_growing_without_a_fit_is_a_fit():

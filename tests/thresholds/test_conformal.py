@@ -374,8 +374,8 @@ def test_rows_of_the_reference_are_known_by_their_ids_or_as_copies(equalized):
     _, rows, labels = equalized
     some = np.arange(300)[::-1]
     assert promise_of(equalized, some, ids=some).own_class == "in_reference"
-    with pytest.warns(UserWarning, match="exact copy"):
-        assert promise_of(equalized, some).own_class == "in_reference"
+    with pytest.warns(UserWarning, match="exact copy"), pytest.raises(im.InputError, match="their own neighbours"):
+        promise_of(equalized, some)
     cohort = im.Equalizer(neighbours=20, skip=0, method="cohort", threads=1).fit(rows[:320])
     assert promise_of((cohort, rows, labels), np.arange(320, 640)).own_class == "outside"
     assert promise_of((cohort, rows, labels), np.arange(320)).own_class == "in_reference"

@@ -1,8 +1,10 @@
 """The command ``equalize``, which makes one threshold hold for more classes without retraining."""
 
 import json
+import shlex
 import sys
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -21,8 +23,13 @@ if TYPE_CHECKING:
 NEXT = """\
 Next:
   isomargin evaluate {file} --equalizer {output}
-  isomargin threshold {file} --equalizer {output} --far 0.01 --output card.json
-docs/equalize.md says how to serve it in a vector engine."""
+  isomargin threshold {file} --equalizer {output} --far {far:g} --output card.json
+docs/equalize-serving.md says how to serve it in a vector engine."""
+KEEP = """\
+Next:
+  isomargin threshold {file} --far {far:g} --output card.json"""
+DEFAULTS = {"objective": "far", "new_classes": True, "recall_loss": 0.3, "target_far": 0.01, "seed": 0}
+"""Of the options that only cross-validation uses."""
 
 
 def equalize(
@@ -49,19 +56,27 @@ def equalize(
         ),
     ] = False,
     objective: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="What to improve: far, the FAR of each class at one threshold; or opis, the utility of each class."
+            help="What to improve: far, the FAR of each class at one threshold; or opis, the utility of each class.",
+            show_default="far",
         ),
-    ] = "far",
+    ] = None,
     new_classes: Annotated[
-        bool,
+        bool | None,
         typer.Option(
+            "--new-classes/--no-new-classes",
             help="Judge classes also as if they were not in the index yet. Use --no-new-classes if every class will "
-            "always be in it."
+            "always be in it.",
+            show_default="new-classes",
         ),
-    ] = True,
-    recall_loss: Annotated[float, typer.Option(help="How many points of recall@1 may be lost.")] = 0.3,
+    ] = None,
+    recall_loss: Annotated[
+        float | None, typer.Option(help="How many points of recall@1 may be lost.", show_default="0.3")
+    ] = None,
+    target_far: Annotated[
+        float | None, typer.Option(help="The false accept rate of the one threshold.", show_default="0.01")
+    ] = None,
     neighbours: Annotated[
         int | None, typer.Option(min=1, help="Number of neighbours. By default chosen by cross-validation.")
     ] = None,
@@ -75,7 +90,9 @@ def equalize(
     labels: Labels = None,
     embeddings_key: EmbeddingsKey = "embeddings",
     labels_key: LabelsKey = "labels",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the division of classes into folds.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of the division of classes into folds.", show_default="0")
+    ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Number of CPU threads. By default one per core.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
@@ -86,40 +103,54 @@ def equalize(
     """
     check_place(output, [file, *([] if reference is None else [reference]), *(labels or [])])
     given = {"neighbours": neighbours, "skip": skip, "weight": weight}
+    judging = {
+        "objective": objective,
+        "new_classes": new_classes,
+        "recall_loss": recall_loss,
+        "target_far": target_far,
+        "seed": seed,
+    }
     if unlabelled:
-        if labels:
-            raise InputError("--unlabelled and --labels were given: give one of them")
+        refuse_unused({"labels": labels or None, **judging})
         equalizer = fit_unlabelled(reference or file, embeddings_key, given, reference is not None, threads)
         with writing(output):
             equalizer.save(output)
         report_unlabelled(equalizer, output, as_json)
         return
     from isomargin.equalize.cross_validation import EqualizerCV
-    from isomargin.equalize.folds import Objective
 
     (options,) = read_options([file], labels, embeddings_key, labels_key)
     embeddings = open_embeddings(file, options)
     tried = {name: (value,) for name, value in given.items() if value is not None}
-    search = EqualizerCV(
-        cast(Objective, objective), new_classes, recall_loss, **cast(Any, tried), seed=seed, threads=threads
-    )
+    chosen = {name: DEFAULTS[name] if value is None else value for name, value in judging.items()}
+    search = EqualizerCV(**cast(Any, chosen), **cast(Any, tried), threads=threads)
     others = None if reference is None else read_unlabelled(reference, embeddings_key)[0]
     ids = distinct(embeddings.ids) if reference is None else None
     search.fit(embeddings.vectors, embeddings.labels, ids, others)
     with writing(output):
         search.equalizer_.save(output)
-    report_search(search, file, output, as_json)
+    report_search(search, options.words(file), output, as_json)
+
+
+def refuse_unused(options: Mapping[str, Any]) -> None:
+    """Refuse options that --unlabelled has no use for."""
+    unused = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]
+    if unused:
+        raise InputError(f"{' and '.join(unused)} beside --unlabelled: without labels nothing is judged; leave out one")
 
 
 def check_place(output: Path, sources: list[Path]) -> None:
-    """Refuse files that cannot be written, or of which one would take the place of what is read."""
-    tensors = output.with_suffix(".safetensors")
+    """Refuse files that cannot be written, or that would take the place of others."""
+    from isomargin.equalize import saving
+
+    tensors = saving.beside(output)
     check_writable(output, ".json")
     check_writable(tensors, ".safetensors")
     for source in sources:
         kind_of(source)  # refuses a path that does not exist
         if source.resolve() in (output.resolve(), tensors.resolve()):
             raise InputError(f"{source} would be replaced by the equalizer: choose another name for --output")
+    saving.check_place(output, "equalizer")
 
 
 def read_unlabelled(path: Path, embeddings_key: str) -> tuple[Any, Any]:
@@ -174,11 +205,21 @@ def report_unlabelled(equalizer: "Equalizer", output: Path, as_json: bool) -> No
             f"Equalized by neighbours {first} to {last}, weight {equalizer.weight_:g}. Without labels nothing was "
             "judged: evaluate a labelled sample with and without --equalizer before you rely on it."
         )
-    print(f"written to {output} and {output.with_suffix('.safetensors').name}", file=sys.stderr)
+    print_written(output)
 
 
-def report_search(search: "EqualizerCV", file: Path, output: Path, as_json: bool) -> None:
-    """Print how raw and equalized similarities compare on held-out classes, and the verdict."""
+def print_written(output: Path) -> None:
+    """Say which files were written."""
+    from isomargin.equalize.saving import beside
+
+    print(printable(f"written to {output} and {beside(output).name}"), file=sys.stderr)
+
+
+def report_search(search: "EqualizerCV", file: str, output: Path, as_json: bool) -> None:
+    """Print how raw and equalized similarities compare on held-out classes, the verdict, and what to do next.
+
+    ``file`` is the file with the options to read it.
+    """
     from dataclasses import asdict
 
     from rich.text import Text
@@ -202,6 +243,7 @@ def report_search(search: "EqualizerCV", file: Path, output: Path, as_json: bool
         print(json.dumps(values, allow_nan=False, indent=1))
     else:
         first, last = search.skip_ + 1, search.skip_ + search.neighbours_
+        next_step = NEXT if search.verdict_.worth_it else KEEP
         below = (
             f"means over {len(search.raw_)} folds of classes, all in the index, each judged with the settings that the "
             "others choose"
@@ -212,9 +254,9 @@ def report_search(search: "EqualizerCV", file: Path, output: Path, as_json: bool
             Text(f"\nChosen: neighbours {first} to {last}, weight {search.weight_:g}."),
             Text(search.verdict_.sentence),
             *([] if rates is None else [Text(rates.sentence)]),
-            Text("\n" + NEXT.format(file=file, output=output)),
+            Text("\n" + next_step.format(file=file, output=shlex.quote(str(output)), far=search.target_far)),
         )
-    print(f"written to {output} and {output.with_suffix('.safetensors').name}", file=sys.stderr)
+    print_written(output)
 
 
 def as_comparison(search: "EqualizerCV") -> "Comparison":

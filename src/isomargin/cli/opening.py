@@ -92,7 +92,7 @@ AS_USUAL = ReadOptions()
 
 def kind_of(path: Path) -> Kind:
     """Return what a path is, by its suffix and, for JSON, by its content."""
-    from isomargin.equalize.saving import is_equalizer
+    from isomargin.equalize.saving import is_of_kind
     from isomargin.thresholds.card import is_card
 
     if path.is_dir():
@@ -100,7 +100,7 @@ def kind_of(path: Path) -> Kind:
     check_file(path)
     if path.suffix != ".json":
         return "embeddings"
-    if is_equalizer(path):
+    if is_of_kind(path, "equalizer"):
         return "equalizer"
     return "card" if is_card(path) else "evaluation"
 

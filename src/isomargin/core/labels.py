@@ -79,6 +79,21 @@ def as_labels(labels: Any) -> npt.NDArray[Any]:
     return array
 
 
+def labels_of_rows(labels: Any, rows: int) -> npt.NDArray[Any]:
+    """Convert the labels of n rows to an array (n,), as `as_labels` does.
+
+    >>> labels_of_rows(["cat", "dog"], 3)
+    Traceback (most recent call last):
+    isomargin.InputError: labels has 2 entries, embeddings has 3 rows: one label per row is needed
+    """
+    array = as_labels(labels)
+    if len(array) != rows:
+        raise InputError(
+            f"labels has {len(array):,} entries, embeddings has {rows:,} rows: one label per row is needed"
+        )
+    return array
+
+
 def as_ids(ids: Any, rows: int) -> npt.NDArray[Any]:
     """Convert the names of n rows to an array (n,) of integers or text, as `as_labels` does.
 

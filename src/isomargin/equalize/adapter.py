@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from isomargin.core.errors import InputError
 from isomargin.equalize import saving
-from isomargin.equalize.equalizer import Equalizer, unit_vectors
+from isomargin.equalize.equalizer import Equalizer
+from isomargin.equalize.rows import unit_vectors
 
 ADAPTER, EQUALIZER = "adapter.json", "equalizer.json"  # the files of arrays beside them end in .safetensors
 Singles = NDArray[np.float32]
@@ -85,7 +86,7 @@ class Adapter:
         if self.equalizer is not None:
             contents[place / EQUALIZER] = self.equalizer.content()
         saving.write(contents)
-        if self.equalizer is None and saving.is_equalizer(place / EQUALIZER):
+        if self.equalizer is None and saving.is_of_kind(place / EQUALIZER, "equalizer"):
             for file in (place / EQUALIZER, saving.beside(place / EQUALIZER)):
                 file.unlink(missing_ok=True)
 

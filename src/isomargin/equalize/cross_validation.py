@@ -7,36 +7,29 @@ cross-validation is nested: whether equalizing is worth it is judged on classes 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
 
 from isomargin.core import checks
 from isomargin.core.errors import InputError
-from isomargin.core.labels import as_labels
+from isomargin.core.labels import labels_of_rows
 from isomargin.core.progress import progress_bar
-from isomargin.core.text import percent
-from isomargin.equalize.equalizer import (
-    Equalizer,
-    Floats,
-    Method,
-    Singles,
-    check_distinct,
-    row_ids,
-    unit_vectors,
-)
+from isomargin.equalize.equalizer import MANY_COPIES, SAME, Equalizer, Method, check_weight
 from isomargin.equalize.folds import RAW, Candidate, Fold, FoldScores, Objective
+from isomargin.equalize.rows import Floats, Singles, check_distinct, row_ids, unit_vectors
+from isomargin.equalize.verdict import NewClassRates, Verdict
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.pairs.inputs import sort_by_class
-from isomargin.measure.pairs.neighbours import NOTHING, nearest_in_reference, nearest_in_set
-from isomargin.measure.scores.within_two import is_within_two
+from isomargin.measure.pairs.neighbours import nearest_in_reference, nearest_in_set
+from isomargin.measure.scores.within_two import FEWEST_ERRORS, has_enough_pairs
 from isomargin.measure.seed_comparison import compare_seeds
 from isomargin.measure.settings import Settings
-from isomargin.measure.statistics.intervals import Interval, percentile_interval
+from isomargin.measure.statistics.intervals import percentile_interval
 
 if TYPE_CHECKING:
     import pandas
@@ -44,71 +37,9 @@ if TYPE_CHECKING:
     from isomargin.measure.comparison import Difference
 
 MOST_ROWS = 6000  # rows of a fold that are compared with each other; more cost time and add little
+FEWEST_ITEMS = 10  # of a class of a large fold; only if that is still too many, some classes are left out
 FEWEST_CLASSES = 10
 DRAWS = 1000
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Whether equalizing is worth it, judged on classes that had no part in choosing the settings."""
-
-    objective: Objective
-    """What was to be improved."""
-    raw: float
-    """The objective of the raw similarities."""
-    equalized: float
-    """The objective of the equalized similarities."""
-    gain: Interval
-    """How much lower the objective is, with its confidence interval over classes."""
-    classes: int
-    """Number of classes."""
-
-    @property
-    def worth_it(self) -> bool:
-        """Whether the objective improves significantly."""
-        return self.gain.low > 0
-
-    @property
-    def sentence(self) -> str:
-        """The verdict in one sentence."""
-        if self.objective == "far":
-            before, after = (f"{2**value:.2f}" for value in (self.raw, self.equalized))
-            found = f"class FARs are off the target by a factor of {after} on average, {before} without equalizing"
-        else:
-            found = f"OPIS is {self.equalized:.3g}, {self.raw:.3g} without equalizing"
-        level = f"{1 - self.gain.confidence:.0%} level, {self.classes:,} held-out classes"
-        if self.worth_it:
-            return f"Equalizing is worth it: {found} (significant at the {level})."
-        return f"Keep the raw similarities: {found}, which is no significant improvement ({level})."
-
-
-@dataclass(frozen=True)
-class NewClassRates:
-    """The FARs of held-out classes that are not in the index, at the threshold for the target FAR of those that are."""
-
-    target: float
-    """The target FAR."""
-    raw: Floats
-    """(classes,) FARs of the raw similarities."""
-    equalized: Floats
-    """(classes,) FARs of the equalized similarities."""
-
-    def summary(self) -> dict[str, dict[str, float]]:
-        """Return mean FARs and shares of classes within a factor of two of the target, as JSON values."""
-        return {
-            name: {"mean_far": float(far.mean()), "within_two": float(is_within_two(far, self.target).mean())}
-            for name, far in (("raw", self.raw), ("equalized", self.equalized))
-        }
-
-    @property
-    def sentence(self) -> str:
-        """The result in one sentence."""
-        raw, equalized = self.summary().values()
-        return (
-            f"Left out of the index one at a time, {percent(equalized['within_two'], 2)} of classes are within a "
-            f"factor of two of FAR {percent(self.target)} at the same threshold ({percent(raw['within_two'], 2)} "
-            f"without equalizing), and their mean FAR is {percent(equalized['mean_far'])} ({percent(raw['mean_far'])})."
-        )
 
 
 class EqualizerCV(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -197,20 +128,19 @@ class EqualizerCV(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
                 equalizer is fitted on them with the method ``"cohort"``.
         """
         self._check_settings()
-        vectors, names = unit_vectors(embeddings), as_labels(labels)
-        if len(names) != len(vectors):
-            raise InputError(
-                f"labels has {len(names):,} entries, embeddings has {len(vectors):,} rows: one label per row is needed"
-            )
-        check_distinct(row_ids(ids, len(vectors)))
+        vectors = unit_vectors(embeddings)
+        names, known_ids = labels_of_rows(labels, len(vectors)), row_ids(ids, len(vectors))
+        check_distinct(known_ids)
         others = None if reference is None else unit_vectors(reference)
         if others is not None and others.shape[1] != vectors.shape[1]:
             raise InputError(
                 f"reference has {others.shape[1]} dimensions, embeddings has {vectors.shape[1]}: embeddings of the "
                 "same model are needed"
             )
-        folds = list(self._make_folds(vectors, names, others))
-        candidates = self._candidates(min(fold.nearest.shape[1] for fold in folds))
+        nearest = self._find_neighbours(vectors, others)
+        folds = list(self._make_folds(vectors, names, nearest, others is not None))
+        self._check_pairs(folds)
+        candidates = self._candidates(nearest.shape[1])
         self._candidates_, self._scores = candidates, self._judge(folds, candidates)
         self.neighbours_, self.skip_, self.weight_ = self._best(range(len(folds)))
         choices = [self._best([other for other in range(len(folds)) if other != fold]) for fold in range(len(folds))]
@@ -223,7 +153,10 @@ class EqualizerCV(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
             fold.evaluate(best, method, settings, threads) for fold, best in zip(folds, choices, strict=True)
         )
         equalizer = Equalizer(self.neighbours_, self.skip_, self.weight_, method, self.threads)
-        self.equalizer_ = equalizer.fit(embeddings, ids=ids) if others is None else equalizer.fit(reference)
+        if others is None:
+            self.equalizer_ = equalizer.with_neighbours(vectors, nearest, known_ids)
+        else:
+            self.equalizer_ = equalizer.fit(reference)
         return self
 
     @property
@@ -231,6 +164,7 @@ class EqualizerCV(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         """One row per candidate: its settings, the mean objective and the mean recall@1 over the folds."""
         import pandas
 
+        check_is_fitted(self)
         rows = [
             {**candidate._asdict(), "objective": self._objective(candidate), "recall@1": self._recall(candidate)}
             for candidate in self._candidates_
@@ -239,12 +173,14 @@ class EqualizerCV(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
 
     def differences(self, draws: int = DRAWS, confidence: float = 0.95) -> tuple[Difference, ...]:
         """Return how every score of the held-out classes changes, with paired confidence intervals over classes."""
+        check_is_fitted(self)
         return compare_seeds(self.raw_, self.equalized_, draws, confidence, self.seed, folds=True)
 
     # ----- folds
 
     def _check_settings(self) -> None:
         checks.one_of(self.objective, "objective", get_args(Objective))
+        checks.truth(self.new_classes, "new_classes")
         checks.at_least_zero(self.recall_loss, "recall_loss")
         checks.share(self.target_far, "target_far")
         checks.whole(self.folds, "folds", 3)
@@ -259,11 +195,25 @@ class EqualizerCV(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
             for value in getattr(self, name):
                 checks.whole(value, name, least)
         for value in self.weight:
-            if not 0 < checks.number(value, "weight") <= 1:
-                raise InputError(f"weight is {value}: numbers above 0 and at most 1 are needed")
+            check_weight(value)
 
-    def _make_folds(self, vectors: Singles, labels: NDArray[Any], reference: Singles | None) -> Iterator[Fold]:
-        """Divide the classes into folds, find all neighbours in one pass, and yield each fold's rows."""
+    def _find_neighbours(self, vectors: Singles, reference: Singles | None) -> Singles:
+        """(n, m) similarities of each row to its nearest neighbours: as many as any setting needs."""
+        length = max(self.skip) + max(self.neighbours)
+        with progress_bar("finding neighbours") as progress:
+            if reference is None:
+                return nearest_in_set(vectors, length, None, self.threads, progress)
+            nearest = nearest_in_reference(vectors, reference, length, None, self.threads, progress)
+        copies = int((nearest[:, 0] >= SAME).sum())
+        if copies > MANY_COPIES * len(vectors):
+            raise InputError(
+                f"{copies:,} of {len(vectors):,} rows have an exact copy in the reference, probably themselves: give "
+                "other data as the reference, or leave it out to search neighbours among the embeddings themselves"
+            )
+        return nearest
+
+    def _make_folds(self, vectors: Singles, labels: NDArray[Any], nearest: Singles, is_cohort: bool) -> Iterator[Fold]:
+        """Divide the classes into folds, and yield each fold's rows."""
         _, class_of, sizes = np.unique(labels, return_inverse=True, return_counts=True)
         usable = np.flatnonzero(sizes > 1)
         if len(usable) < FEWEST_CLASSES:
@@ -276,29 +226,27 @@ class EqualizerCV(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
                 f"folds is {self.folds}, but only {len(usable)} classes have two or more items: at most "
                 f"{len(usable) // 2} folds have two of them each"
             )
-        generator = np.random.default_rng(self.seed)
-        fold_of_class = np.empty(len(sizes), np.int64)
-        for members in (usable, np.flatnonzero(sizes <= 1)):
-            fold_of_class[generator.permutation(members)] = np.arange(len(members)) % self.folds
-        length = max(self.skip) + max(self.neighbours)
         outside = None
-        with progress_bar("finding neighbours") as progress:
-            if reference is not None:
-                nearest = nearest_in_reference(vectors, reference, length, None, self.threads, progress)
-            else:
-                nearest = nearest_in_set(vectors, length, None, self.threads, progress)
-        if reference is None and self.new_classes:
+        if self.new_classes and not is_cohort:
             with progress_bar("finding neighbours of other classes") as progress:
-                outside = nearest_in_set(vectors, length, class_of, self.threads, progress)
-            known = int((outside > NOTHING).sum(axis=1).min())  # fewer rows are outside a large class
-            nearest, outside = nearest[:, :known], outside[:, :known]
+                outside = nearest_in_set(vectors, nearest.shape[1], class_of, self.threads, progress)
+        generator = np.random.default_rng(self.seed)
+        order = generator.permutation(usable)
         for fold in range(self.folds):
-            classes = generator.permutation(np.flatnonzero((fold_of_class == fold) & (sizes > 1)))
-            fitting = classes[: max(2, int(np.searchsorted(np.cumsum(sizes[classes]), MOST_ROWS, side="right")))]
-            rows = np.flatnonzero(np.isin(class_of, fitting))
-            rows = rows[np.argsort(class_of[rows], kind="stable")]
+            rows = rows_to_compare(class_of, order[fold :: self.folds], generator)
             data = sort_by_class(vectors[rows], labels[rows])
             yield Fold(data, nearest[rows], None if outside is None else outside[rows])
+
+    def _check_pairs(self, folds: list[Fold]) -> None:
+        """Refuse a target FAR that most classes have too few pairs for."""
+        pairs = np.concatenate([fold.negative_pairs for fold in folds])
+        if self.objective == "far" and 2 * has_enough_pairs(pairs, self.target_far).sum() < len(pairs):
+            needed, least = FEWEST_ERRORS / self.target_far, FEWEST_ERRORS / float(np.median(pairs))
+            raise InputError(
+                f"target_far is {self.target_far:g}, but most classes have fewer than {needed:,.0f} negative pairs in "
+                f"a fold, too few to tell their FAR: use target_far={least:.2g} (--target-far), "
+                "objective='opis', more items, or Equalizer with its default settings (--unlabelled)"
+            )
 
     def _candidates(self, length: int) -> list[Candidate]:
         """List the settings to try, the raw similarities first; those that need more neighbours are left out."""
@@ -356,19 +304,49 @@ class EqualizerCV(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         gain = raw - equalized
         drawn = np.random.default_rng([self.seed, 1]).integers(len(gain), size=(DRAWS, len(gain)))
         interval = percentile_interval(float(gain.mean()), gain[drawn].mean(axis=1), 0.95)
-        return Verdict(self.objective, float(raw.mean()), float(equalized.mean()), interval, len(gain))
+        recall = [self._scores[choice][fold].recall for fold, choice in enumerate(choices)]
+        change = 100 * float(np.mean(recall) - self._recall(RAW))
+        return Verdict(
+            self.objective, float(raw.mean()), float(equalized.mean()), interval, len(gain), change, self.recall_loss
+        )
 
     def _new_class_rates(self, folds: list[Fold], choices: list[Candidate]) -> NewClassRates | None:
         """Compare the FARs of classes that are not in the index, each fold with its choice."""
         if folds[0].nearest_outside is None:
             return None
-
-        def rates(fold: Fold, candidate: Candidate) -> Floats:
-            found = fold.count(fold.shifts(candidate), self.threads)
-            return fold.class_rates(candidate, found, self._settings)[-1]  # raw similarities know no index
-
-        raw, equalized = (
-            np.concatenate([rates(fold, candidate) for fold, candidate in zip(folds, chosen, strict=True)])
-            for chosen in ([RAW] * len(folds), choices)
+        raw: list[Floats] = []
+        equalized: list[Floats] = []
+        told: list[NDArray[np.bool_]] = []
+        for fold, choice in zip(folds, choices, strict=True):
+            for candidate, rates in ((RAW, raw), (choice, equalized)):
+                found = fold.class_rates(candidate, fold.count(fold.shifts(candidate), self.threads), self._settings)
+                rates.append(found.inside if found.outside is None else found.outside)
+            told.append(found.judged & has_enough_pairs(fold.negative_pairs, self.target_far))
+        kept = np.concatenate(told)
+        if not kept.any():
+            return None
+        return NewClassRates(
+            self.target_far, np.concatenate(raw)[kept], np.concatenate(equalized)[kept], int((~kept).sum())
         )
-        return NewClassRates(self.target_far, raw, equalized)
+
+
+def rows_to_compare(
+    class_of: NDArray[np.int64], classes: NDArray[np.int64], generator: np.random.Generator
+) -> NDArray[np.int64]:
+    """Return the rows of these classes, sorted by class; if there are too many, as many of each class as there is room.
+
+    >>> class_of = np.repeat([0, 1, 2], [3, 8000, 2500])
+    >>> np.bincount(class_of[rows_to_compare(class_of, np.arange(3), np.random.default_rng(0))]).tolist()
+    [3, 3497, 2500]
+    """
+    members = [np.flatnonzero(class_of == number) for number in classes]
+    sizes = np.array([len(rows) for rows in members])
+    if np.minimum(sizes, FEWEST_ITEMS).sum() > MOST_ROWS:
+        kept = max(2, int(np.searchsorted(np.cumsum(np.minimum(sizes, FEWEST_ITEMS)), MOST_ROWS, side="right")))
+        members, sizes = members[:kept], sizes[:kept]
+    most = FEWEST_ITEMS
+    while most < sizes.max() and np.minimum(sizes, most + 1).sum() <= MOST_ROWS:
+        most += 1
+    chosen = [rows if len(rows) <= most else generator.choice(rows, most, replace=False) for rows in members]
+    rows = np.sort(np.concatenate(chosen))
+    return rows[np.argsort(class_of[rows], kind="stable")]

@@ -8,7 +8,7 @@ lead to expect. It needs no labels and leaves the embeddings as they are.
 import os
 import warnings
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,22 +18,42 @@ from sklearn.utils.validation import check_is_fitted
 from isomargin.core import checks
 from isomargin.core.errors import InputError
 from isomargin.core.json_values import array_digest, digest
-from isomargin.core.labels import as_ids, as_labels
+from isomargin.core.labels import as_labels, labels_of_rows
 from isomargin.core.progress import progress_bar
 from isomargin.equalize import saving
+from isomargin.equalize.rows import (
+    Floats,
+    Singles,
+    are_same,
+    check_distinct,
+    comparable,
+    fitting_ranks,
+    joined,
+    mean_of_ranks,
+    row_ids,
+    unit_vectors,
+)
 from isomargin.measure.pairs.axis import ScoreAxis
-from isomargin.measure.pairs.inputs import Shifts, as_matrix, unit_rows
+from isomargin.measure.pairs.inputs import Shifts
 from isomargin.measure.pairs.neighbours import NOTHING, grow, nearest_in_reference, nearest_in_set
 
 Method = Literal["local", "cohort"]
-Floats = NDArray[np.float64]
-Singles = NDArray[np.float32]
 
 SAME = 1 - 1e-6  # a row whose nearest neighbour is this similar is probably in the reference itself
 MANY_COPIES = 0.01  # more such rows than this share are worth a warning
-ROUNDED = 1e-6  # difference that rounding can make between two entries of one unit vector
-LARGEST_INT64 = np.iinfo(np.int64).max
 LARGEST_COSINE = 1.1  # engines round, and some compress vectors; what stands for a missing result is far beyond
+
+
+class Found(NamedTuple):
+    """The offsets of rows, and where the rows are."""
+
+    offsets: Floats
+    """(n,) r of each row."""
+    own_class: str
+    """Whether the rows are ``"in_reference"``, ``"outside"`` of it, ``"mixed"``, some of both, or in it without its
+    being known which is which, so that they count as their ``"own_neighbours"``."""
+    note: str | None
+    """What the user should know."""
 
 
 class Equalizer(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -129,11 +149,15 @@ class Equalizer(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             nearest = nearest_in_set(vectors, self.skip + self.neighbours, threads=self.threads, progress=progress)
         return self._set(vectors, nearest, names)
 
+    def with_neighbours(self, vectors: Singles, nearest: Singles, ids: NDArray[Any] | None) -> Self:
+        """Fit on unit vectors whose (n, m) similarities to their nearest others are known, largest first."""
+        self._check_settings()
+        return self._set(vectors, np.ascontiguousarray(nearest[:, : self.skip + self.neighbours]), ids)
+
     def _check_settings(self) -> None:
         checks.whole(self.neighbours, "neighbours")
         checks.whole(self.skip, "skip", 0)
-        if not 0 < checks.number(self.weight, "weight") <= 1:
-            raise InputError(f"weight is {self.weight}: a number above 0 and at most 1 is needed")
+        check_weight(self.weight)
         checks.one_of(self.method, "method", get_args(Method))
         if self.threads is not None:
             checks.whole(self.threads, "threads")
@@ -183,6 +207,12 @@ class Equalizer(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             )
         together = None if self.ids_ is None or new_ids is None else joined(self.ids_, new_ids)
         check_distinct(together)
+        ranks = fitting_ranks(self.skip, self.neighbours, len(self.vectors_) + len(vectors) - 1)
+        if ranks != (self.skip_, self.neighbours_):
+            raise InputError(
+                f"the reference had {len(self.vectors_):,} rows, too few for the settings, and has enough for other "
+                "neighbours now: call fit with all rows, which sets the constant for them"
+            )
         known, added = grow(self.vectors_, self.nearest_, vectors, self.skip + self.neighbours, self.threads)
         self._set_rows(np.concatenate([self.vectors_, vectors]), np.concatenate([known, added]), together)
         return self
@@ -190,25 +220,44 @@ class Equalizer(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     def offsets(self, embeddings: Any, ids: Any = None) -> Floats:
         """(n,) r of each row: the mean cosine to its neighbours in the reference.
 
-        If the rows are exactly those of the reference, in the same order, no row is its own neighbour. Otherwise a row
-        is left out of its neighbours only if both have the same id.
+        If the rows are those of the reference, in the same order, no row is its own neighbour. Otherwise a row is left
+        out of its neighbours only if both have the same id.
         """
+        found = self._find(embeddings, ids)
+        if found.note is not None:
+            warnings.warn(found.note, UserWarning, stacklevel=2)
+        return found.offsets
+
+    def _find(self, embeddings: Any, ids: Any) -> "Found":
+        """Find the neighbours of rows, and whether the rows are in the reference themselves."""
         check_is_fitted(self)
         vectors = self._unit_vectors(embeddings)
         if self._is_reference(vectors):
-            return self.offsets_.copy()
+            return Found(self.offsets_.copy(), "in_reference", None)
         length, excluded = self.skip_ + self.neighbours_, self._rows_of(row_ids(ids, len(vectors)), len(vectors))
         with progress_bar("finding neighbours") as progress:
             nearest = nearest_in_reference(vectors, self.vectors_, length, excluded, self.threads, progress)
-        copies = int(((nearest[:, 0] >= SAME) & (excluded < 0)).sum())
-        if copies > MANY_COPIES * len(vectors):
-            warnings.warn(
-                f"{copies:,} of {len(vectors):,} rows have an exact copy in the reference, probably themselves, which "
-                "counts as a neighbour: fit and evaluate the same rows in the same order, or give ids to both",
-                UserWarning,
-                stacklevel=2,
+        named = excluded >= 0
+        found = named.copy()
+        found[named] = are_same(vectors[named], self.vectors_[excluded[named]])
+        copies = (nearest[:, 0] >= SAME) & ~named
+        offsets, many = mean_of_ranks(nearest, self.skip_, self.neighbours_), MANY_COPIES * len(vectors)
+        if copies.sum() > many:
+            text = (
+                f"{int(copies.sum()):,} of {len(vectors):,} rows have an exact copy in the reference, probably "
+                "themselves, which counts as a neighbour: fit and evaluate the same rows in the same order, or give "
+                "ids to both"
             )
-        return mean_of_ranks(nearest, self.skip_, self.neighbours_)
+            return Found(offsets, "own_neighbours", text)
+        note = None
+        if (named & ~found).sum() > many:
+            note = (
+                f"{int((named & ~found).sum()):,} of {len(vectors):,} rows have the id of a row of the reference with "
+                "another embedding, which is left out of their neighbours: ids should name the same item in both"
+            )
+        inside = float(found.mean())
+        own_class = "outside" if inside <= MANY_COPIES else "in_reference" if inside >= 1 - MANY_COPIES else "mixed"
+        return Found(offsets, own_class, note)
 
     def offsets_without_class(self, labels: Any) -> Floats:
         """(n,) r of each row of the reference as if its class were not in the reference yet.
@@ -233,7 +282,7 @@ class Equalizer(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
 
     def _is_reference(self, vectors: Singles) -> bool:
         """Whether these are the rows of the reference, in the same order."""
-        return vectors.shape == self.vectors_.shape and np.array_equal(vectors, self.vectors_)
+        return vectors.shape == self.vectors_.shape and bool(are_same(vectors, self.vectors_).all())
 
     def _places(self, embeddings: Any, ids: Any) -> NDArray[np.int64]:
         """(n,) the place of each row in the reference; anything but all rows of the reference is refused."""
@@ -243,7 +292,7 @@ class Equalizer(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             return np.arange(len(vectors))
         places = self._rows_of(row_ids(ids, len(vectors)), len(vectors))
         everything = np.array_equal(np.sort(places), np.arange(len(self.vectors_)))
-        if not everything or np.abs(vectors - self.vectors_[places]).max() > ROUNDED:
+        if not everything or not are_same(vectors, self.vectors_[places]).all():
             raise InputError(
                 "the rows are not those of the equalizer's reference: to measure classes as new, evaluate the rows "
                 "that it was fitted on, in the same order or with ids"
@@ -282,43 +331,26 @@ class Equalizer(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
 
         With labels as ``new_classes``, rows of the same class are not neighbours of each other.
         """
+        note = None
         if new_classes is None:
-            offsets, own_class = self.offsets(embeddings, ids), self._own_class(embeddings, ids)
+            offsets, own_class, note = self._find(embeddings, ids)
         else:
-            places, labels = self._places(embeddings, ids), as_labels(new_classes)
-            if len(labels) != len(places):
-                raise InputError(
-                    f"labels has {len(labels):,} entries, embeddings has {len(places):,} rows: one label per row is "
-                    "needed"
-                )
+            places = self._places(embeddings, ids)
+            labels = labels_of_rows(new_classes, len(places))
             of_reference = np.empty_like(labels)
             of_reference[places] = labels
             offsets, own_class = self.offsets_without_class(of_reference)[places], "left_out"
-        return Shifts(self.offset_ / 2 - self.weight_ * offsets, self.axis, own_class)
-
-    def _own_class(self, embeddings: Any, ids: Any) -> str:
-        """Say whether the rows are ``"in_reference"``, ``"outside"`` of it, or ``"mixed"``, some of both.
-
-        Rows that have an exact copy in the reference are in it.
-        """
-        vectors = self._unit_vectors(embeddings)
-        if self._is_reference(vectors):
-            return "in_reference"
-        if ids is None:
-            found = np.isin(row_keys(vectors), row_keys(self.vectors_))
-        else:
-            found = self._rows_of(row_ids(ids, len(vectors)), len(vectors)) >= 0
-        if found.mean() <= MANY_COPIES:
-            return "outside"
-        return "in_reference" if found.mean() >= 1 - MANY_COPIES else "mixed"
+        values = self.offset_ / 2 - self.weight_ * offsets
+        return Shifts(values, self.axis, own_class, () if note is None else (note,))
 
     def record(self, new_classes: bool = False) -> dict[str, Any]:
-        """Return the settings, the constant and the digest as JSON values, for evaluations and cards.
+        """Return the settings in use, the constant and the digest as JSON values, for evaluations and cards.
 
         ``own_class`` is what the method is meant for; evaluations say where their rows were found.
         """
+        used = {"neighbours": self.neighbours_, "skip": self.skip_}
         own_class = "left_out" if new_classes else "outside" if self.method == "cohort" else "in_reference"
-        return {**self._fit_settings, "offset": self.offset_, "own_class": own_class, "digest": self.digest_}
+        return {**self._fit_settings, **used, "offset": self.offset_, "own_class": own_class, "digest": self.digest_}
 
     def _settings(self) -> dict[str, Any]:
         return {
@@ -417,68 +449,10 @@ class Equalizer(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         return equalizer
 
 
-def unit_vectors(embeddings: Any) -> Singles:
-    """(n, d) embeddings as unit vectors in float32."""
-    matrix = as_matrix(embeddings)
-    return unit_rows(matrix, np.arange(len(matrix)), np.float32)
-
-
-def row_keys(vectors: Singles) -> NDArray[Any]:
-    """(n,) the bytes of each row, to find equal rows."""
-    return np.ascontiguousarray(vectors).view(np.dtype((np.void, vectors.shape[1] * vectors.itemsize)))[:, 0]
-
-
-def row_ids(ids: Any, rows: int) -> NDArray[Any] | None:
-    """(n,) ids as text, int64 or, where that is too small, uint64; None stays None."""
-    if ids is None:
-        return None
-    array = as_ids(ids, rows)
-    return array.astype(np.int64) if array.dtype.kind in "iu" and array.max() <= LARGEST_INT64 else array
-
-
-def check_distinct(ids: NDArray[Any] | None) -> None:
-    """Refuse ids of which two are equal."""
-    if ids is not None and len(np.unique(ids)) < len(ids):
-        names, counts = np.unique(ids, return_counts=True)
-        repeated = names[counts > 1].tolist()[0]
-        raise InputError(f"the id {repeated!r} names more than one row of the reference: each row needs its own id")
-
-
-def comparable(one: NDArray[Any], other: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return two arrays of ids in a type in which equal ones are equal; integers and text are not compared.
-
-    >>> comparable(np.array([7]), np.array(["7"]))
-    Traceback (most recent call last):
-    isomargin.InputError: the ids of the reference and of the rows are integers and text: give both in the same type
-    """
-    if (one.dtype.kind == "U") != (other.dtype.kind == "U"):
-        raise InputError("the ids of the reference and of the rows are integers and text: give both in the same type")
-    if one.dtype.kind == other.dtype.kind:
-        return one, other
-    return one.astype(str), other.astype(str)  # numpy would round int64 and uint64 to floats
-
-
-def joined(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
-    """(n + m,) the ids of known and of new rows."""
-    comparable(one, other)
-    if one.dtype.kind == other.dtype.kind:
-        return np.concatenate([one, other])
-    return as_labels([*one.tolist(), *other.tolist()])
-
-
-def fitting_ranks(skip: int, neighbours: int, others: int) -> tuple[int, int]:
-    """Return how many neighbours to skip and to average if there are only so many others.
-
-    >>> fitting_ranks(30, 100, 1000), fitting_ranks(30, 100, 50), fitting_ranks(30, 100, 20)
-    ((30, 100), (30, 20), (19, 1))
-    """
-    averaged = min(neighbours, max(1, others - skip))
-    return min(skip, others - averaged), averaged
-
-
-def mean_of_ranks(nearest: Singles, skip: int, neighbours: int) -> Floats:
-    """(n,) mean of the similarities ranked skip + 1 to skip + neighbours."""
-    return np.asarray(nearest[:, skip : skip + neighbours].mean(axis=1, dtype=np.float64))
+def check_weight(weight: Any) -> None:
+    """Refuse a weight that is not above 0 and at most 1."""
+    if not 0 < checks.number(weight, "weight") <= 1:
+        raise InputError(f"weight is {weight}: a number above 0 and at most 1 is needed")
 
 
 def augmented(vectors: Singles, last: Any) -> Singles:

@@ -12,19 +12,23 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from isomargin.core.json_values import array_digest, digest
-from isomargin.equalize.equalizer import Floats, Method, Singles
+from isomargin.equalize.equalizer import Method
+from isomargin.equalize.rows import Floats, Singles, mean_of_ranks
 from isomargin.measure.evaluate import evaluate
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.pairs.axis import ScoreAxis
 from isomargin.measure.pairs.inputs import ClassSortedVectors, Shifts
+from isomargin.measure.pairs.neighbours import NOTHING
 from isomargin.measure.pairs.outside import accepted_outside
 from isomargin.measure.pairs.rates import threshold_at_far
 from isomargin.measure.pairs.summary import calibration_range
 from isomargin.measure.pairs.tiles import PassResult, count_pairs
 from isomargin.measure.scores.curves import first_rate
 from isomargin.measure.scores.utility import utility
+from isomargin.measure.scores.within_two import has_enough_pairs
 from isomargin.measure.settings import Settings
 
 Objective = Literal["far", "opis"]
@@ -41,8 +45,7 @@ class Candidate(NamedTuple):
 
     def offsets(self, nearest: Singles) -> Floats:
         """(n,) r of each row from the (n, m) similarities to its nearest neighbours, largest first."""
-        kept = nearest[:, self.skip : self.skip + self.neighbours]
-        return np.asarray(kept.mean(axis=1, dtype=np.float64))
+        return mean_of_ranks(nearest, self.skip, self.neighbours)
 
 
 RAW = Candidate(1, 0, 0.0)
@@ -55,6 +58,26 @@ class FoldScores(NamedTuple):
     """(classes,) the part of the objective that each class has; lower is better."""
     recall: float
     """recall@1."""
+
+
+class Outside(NamedTuple):
+    """The rows of classes as if they were not in the index, each class alone."""
+
+    shifts: Floats
+    """(n,) what is added to the similarities of each row."""
+    judged: NDArray[np.bool_]
+    """(classes,) whether enough rows of other classes are in the index for all neighbours."""
+
+
+class ClassRates(NamedTuple):
+    """The FARs of classes at the one threshold of the index."""
+
+    inside: Floats
+    """(classes,) while the class is in the index."""
+    outside: Floats | None
+    """(classes,) while it alone is not, or as inside if that cannot be judged; None if it is not judged."""
+    judged: NDArray[np.bool_]
+    """(classes,) whether it can be judged."""
 
 
 @dataclass(frozen=True)
@@ -81,19 +104,27 @@ class Fold:
         bound = 1 + 2 * candidate.weight + 2 * candidate.weight * abs(float(offsets.mean()))
         return Shifts(candidate.weight * (offsets.mean() - offsets), ScoreAxis.equalized(-bound, bound))
 
-    def shifts_outside(self, candidate: Candidate) -> Floats | None:
-        """(n,) what is added to the similarities of rows whose class is not in the index; None if that is the same."""
+    def outside(self, candidate: Candidate) -> Outside | None:
+        """Return the shifts of rows whose class is not in the index; None if classes are not judged so."""
         if not candidate.weight or self.nearest_outside is None:
             return None
-        centre = candidate.offsets(self.nearest).mean()
-        return np.asarray(candidate.weight * (centre - candidate.offsets(self.nearest_outside)))
+        too_few = self.nearest_outside[:, candidate.skip + candidate.neighbours - 1] == NOTHING
+        offsets = np.where(too_few, 0.0, candidate.offsets(self.nearest_outside))
+        judged = np.bincount(self.data.class_of, weights=too_few) == 0
+        return Outside(candidate.weight * (candidate.offsets(self.nearest).mean() - offsets), judged)
 
-    def far_outside(self, candidate: Candidate, outside: Floats, distances: Floats) -> Floats:
-        """(classes, distances) FAR of each class at evenly spaced distances while it is not in the index."""
-        shifts, sizes = self.shifts(candidate), self.data.sizes
+    def accepted_outside(self, candidate: Candidate, outside: Outside, distances: Floats) -> Floats:
+        """(classes, distances) negative pairs of each class within even distances while it is not in the index."""
+        shifts = self.shifts(candidate)
         assert shifts is not None
-        accepted = accepted_outside(self.cosines, self.data.class_of, outside, shifts.values, distances)
-        return np.asarray(accepted / (sizes * (sizes.sum() - sizes))[:, None])
+        accepted = accepted_outside(self.cosines, self.data.class_of, outside.shifts, shifts.values, distances)
+        return accepted.astype(np.float64)
+
+    @property
+    def negative_pairs(self) -> NDArray[np.int64]:
+        """(classes,) number of negative pairs of each class within the fold."""
+        sizes = self.data.sizes
+        return np.asarray(sizes * (sizes.sum() - sizes))
 
     def count(self, shifts: Shifts | None, threads: int | None) -> PassResult:
         """Count the fold's pairs."""
@@ -108,37 +139,40 @@ class Fold:
         return FoldScores(judge(candidate, found, settings, threads), recall)
 
     def doublings(self, candidate: Candidate, found: PassResult, settings: Settings, threads: int | None) -> Floats:
-        """(classes,) by how many doublings each class's FAR is off the target, in the index and outside of it."""
-        cases = self.class_rates(candidate, found, settings)
-        target = settings.target_far
-        off = [np.abs(np.log2(np.maximum(far, target / 2**DOUBLINGS) / target)) for far in cases]
-        return np.asarray(np.minimum(off, DOUBLINGS).mean(axis=0))
+        """(classes,) by how many doublings each class's FAR is off the target, in the index and outside of it.
 
-    def class_rates(self, candidate: Candidate, found: PassResult, settings: Settings) -> list[Floats]:
-        """Return the (classes,) FARs at the one threshold: in the index and, if it is judged so, outside of it."""
-        negatives = found.counts.negatives
+        Classes with too few pairs to tell are left out.
+        """
+        rates, target = self.class_rates(candidate, found, settings), settings.target_far
+        cases = [rates.inside, rates.inside if rates.outside is None else rates.outside]
+        off = [np.abs(np.log2(np.maximum(far, target / 2**DOUBLINGS) / target)) for far in cases]
+        return np.asarray(np.minimum(off, DOUBLINGS).mean(axis=0)[has_enough_pairs(self.negative_pairs, target)])
+
+    def class_rates(self, candidate: Candidate, found: PassResult, settings: Settings) -> ClassRates:
+        """Return the FARs of all classes at the one threshold of the index."""
         threshold = np.array([threshold_at_far(found.counts, settings.target_far, "reached", "target_far")])
-        cases = [negatives.within(threshold)[:, 0] / negatives.totals]
-        outside = self.shifts_outside(candidate)
-        if outside is not None:
-            cases.append(self.far_outside(candidate, outside, threshold)[:, 0])
-        return cases
+        inside = found.counts.negatives.within(threshold)[:, 0] / self.negative_pairs
+        outside = self.outside(candidate)
+        if outside is None:
+            return ClassRates(inside, None, np.ones(len(inside), bool))
+        accepted = self.accepted_outside(candidate, outside, threshold)[:, 0]
+        return ClassRates(inside, np.where(outside.judged, accepted / self.negative_pairs, inside), outside.judged)
 
     def deviations(self, candidate: Candidate, found: PassResult, settings: Settings, threads: int | None) -> Floats:
         """(classes,) mean squared deviation of each class's utility from the mean, in the index and outside of it."""
         positives, negatives = found.counts.positives, found.counts.negatives
         grid = np.linspace(*calibration_range(found.counts, settings), settings.grid)
-        totals = negatives.totals[:, None]
 
         def curves(accepted: Floats, wrong: Floats) -> Floats:
-            first = first_rate(settings.utility, accepted, wrong, totals)
+            first = first_rate(settings.utility, accepted, wrong, negatives.totals[:, None])
             return utility(first, accepted / positives.totals[:, None], settings.c)
 
         cases = [curves(positives.within(grid), negatives.within(grid))]
-        outside, shifts = self.shifts_outside(candidate), self.shifts(candidate)
+        outside, shifts = self.outside(candidate), self.shifts(candidate)
         if outside is not None and shifts is not None:
-            together = self.count(replace(shifts, values=outside), threads).counts.positives
-            cases.append(curves(together.within(grid), self.far_outside(candidate, outside, grid) * totals))
+            together = self.count(replace(shifts, values=outside.shifts), threads).counts.positives
+            apart = curves(together.within(grid), self.accepted_outside(candidate, outside, grid))
+            cases.append(np.where(outside.judged[:, None], apart, cases[0]))
         return np.asarray(np.square(cases - np.mean(cases, axis=(0, 1))).mean(axis=(0, 2)))
 
     def evaluate(self, candidate: Candidate, method: Method, settings: Settings, threads: int | None) -> Evaluation:

@@ -38,14 +38,23 @@ def write(contents: Mapping[Path, Content]) -> None:
     """Write both files of each content, by the path of its .json file: all of them, or none after an error."""
     from safetensors.numpy import save_file
 
-    for path in contents:
-        if path.suffix != ".json":
-            raise InputError(f"{path} should end in .json")
+    for path, content in contents.items():
+        check_place(path, content.kind)
     targets = [file for path in contents for file in (path, beside(path))]
     with atomic_writes(*targets) as files:
         for content, as_json, as_tensors in zip(contents.values(), files[::2], files[1::2], strict=True):
             as_json.write_text(json_text(content), encoding="utf-8")
             save_file(content.arrays, as_tensors)
+
+
+def check_place(path: Path, kind: Kind) -> None:
+    """Refuse a path that is not a .json file, or beside which a .safetensors file holds something else."""
+    if path.suffix != ".json":
+        raise InputError(f"{path} should end in .json")
+    if beside(path).exists() and not is_of_kind(path, kind):
+        raise InputError(
+            f"{beside(path)} exists, does not belong to an {kind} and would be replaced: choose another name for {path}"
+        )
 
 
 def json_text(content: Content) -> str:
@@ -60,6 +69,8 @@ def read(source: Path, kind: Kind) -> tuple[dict[str, Any], Arrays]:
     from safetensors.numpy import load_file
 
     check_file(source)
+    if source.suffix != ".json":
+        raise InputError(f"{source} is not an {kind} that isomargin wrote: give its .json file")
     with reading(source):
         values = json.loads(source.read_text(encoding="utf-8"), parse_constant=refuse_constant)
     if not isinstance(values, dict) or values.get("format") != format_name(kind):
@@ -93,9 +104,9 @@ def refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def is_equalizer(path: Path) -> bool:
-    """Return whether a file claims to be an equalizer, of any version."""
+def is_of_kind(path: Path, kind: Kind) -> bool:
+    """Return whether a file claims to be an equalizer, or an adapter, of any version."""
     if path.suffix != ".json" or not path.is_file():
         return False
     with path.open("rb") as file:
-        return f'"{format_name("equalizer")}"'.encode() in file.read(LARGEST_HEAD)
+        return f'"{format_name(kind)}"'.encode() in file.read(LARGEST_HEAD)

@@ -216,7 +216,7 @@ def run(
         counts, ranks = count(data, settings, threads, progress)
         summary = summarize(counts, settings)
     noise = measure_item_noise(data, counts.negatives, threads)
-    notes = (*data.notes, *method_notes)
+    notes = (*data.notes, *method_notes, *(() if shifts is None else shifts.notes))
     record = None if equalizer is None else equalizer.record(new_classes)
     if record is not None and shifts is not None and shifts.own_class is not None:
         record["own_class"] = shifts.own_class

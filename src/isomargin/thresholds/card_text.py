@@ -86,8 +86,9 @@ def equalizer_lines(equalizer: dict[str, Any]) -> list[str]:
             f"constant {equalizer['offset']:.9f}; digest {equalizer['digest'][:16]}"
         ),
         *wrapped(
-            "To serve it: index the vectors of Equalizer.transform by inner product (not cosine), search with "
-            "transform_queries, and accept what inner_product_thresholds says; docs/equalize-serving.md has the steps."
+            "To serve it: index the vectors of Equalizer.transform_reference by inner product (not cosine), find r(x) "
+            "by a first search with transform_neighbour_queries, search with transform_queries, and accept what "
+            "inner_product_thresholds says; docs/equalize-serving.md has the steps."
         ),
     ]
 

@@ -270,6 +270,11 @@ def where_classes_were(evaluation: Evaluation) -> str | None:
     if evaluation.equalizer is None:
         return None
     own_class = str(evaluation.equalizer["own_class"])
+    if own_class == "own_neighbours":
+        raise InputError(
+            "rows were their own neighbours in the reference of the equalizer, so nothing can be promised: fit and "
+            "evaluate the same rows in the same order, or give ids to both"
+        )
     if (own_class, "far") not in NEIGHBOURS:
         raise InputError(
             "some of the evaluated rows are in the reference of the equalizer and others are not: to promise a rate, "

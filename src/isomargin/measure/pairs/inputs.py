@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isomargin.core.errors import InputError
-from isomargin.core.labels import as_labels, is_tensor
+from isomargin.core.labels import is_tensor, labels_of_rows
 from isomargin.core.vectors import check_vectors
 from isomargin.measure.pairs.axis import L2, ScoreAxis, distance_of
 
@@ -38,6 +38,8 @@ class Shifts:
     """The axis of the shifted similarities."""
     own_class: str | None = None
     """Whether the classes of the rows were among their neighbours; None if the equalizer does not tell."""
+    notes: tuple[str, ...] = ()
+    """What the user should know."""
 
 
 @dataclass(frozen=True)
@@ -144,11 +146,7 @@ def sort_by_class(
     ([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]], ['cat', 'dog'], [2, 1])
     """
     array = as_matrix(embeddings)
-    names, class_of_row = np.unique(as_labels(labels), return_inverse=True)
-    if len(class_of_row) != len(array):
-        raise InputError(
-            f"labels has {len(class_of_row):,} entries, embeddings has {len(array):,} rows: one label per row is needed"
-        )
+    names, class_of_row = np.unique(labels_of_rows(labels, len(array)), return_inverse=True)
     sizes = np.bincount(class_of_row, minlength=len(names)).astype(np.int64)
     if len(names) < 2:
         only = repr(names.tolist()[0])

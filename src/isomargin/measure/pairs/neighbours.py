@@ -45,7 +45,7 @@ class NearestLists:
         return cls(length, np.full((rows, room), NOTHING), np.zeros(rows, np.int64), np.full(rows, NOTHING, np.float32))
 
     @classmethod
-    def of(cls, nearest: Singles, length: int) -> "NearestLists":
+    def holding(cls, nearest: Singles, length: int) -> "NearestLists":
         """Return lists that hold the (rows, m) similarities found so far."""
         lists = cls.empty(len(nearest), length)
         lists.values[:, : nearest.shape[1]] = nearest
@@ -54,9 +54,9 @@ class NearestLists:
             lists.floor[:] = nearest.min(axis=1, initial=-NOTHING)
         return lists
 
-    def descending(self, most: int, threads: int | None = None) -> Singles:
-        """(rows, m) the largest similarities of each row, largest first; at most ``most``."""
-        nearest = np.empty((len(self.values), min(self.length, most)), np.float32)
+    def descending(self, threads: int | None = None) -> Singles:
+        """(rows, length) the largest similarities of each row, largest first."""
+        nearest = np.empty((len(self.values), self.length), np.float32)
 
         def work(block: slice) -> None:
             sort_lists(self.values[block], self.count[block], self.length, nearest[block])
@@ -80,9 +80,9 @@ def nearest_in_set(
     >>> nearest_in_set(np.array([[1, 0], [0, 1], [0.6, 0.8]], np.float32), 2).round(2).tolist()
     [[0.6000000238418579, 0.0], [0.800000011920929, 0.0], [0.800000011920929, 0.6000000238418579]]
     """
-    lists = NearestLists.empty(len(vectors), length)
+    lists = NearestLists.empty(len(vectors), min(length, len(vectors) - 1))
     add_triangle(vectors, lists, groups, threads, progress)
-    return lists.descending(len(vectors) - 1, threads)
+    return lists.descending(threads)
 
 
 def nearest_in_reference(
@@ -97,9 +97,9 @@ def nearest_in_reference(
 
     ``excluded`` (n,) is the row of the reference that is not a neighbour of the query, or -1.
     """
-    lists = NearestLists.empty(len(queries), length)
+    lists = NearestLists.empty(len(queries), min(length, len(reference)))
     add_rectangle(queries, reference, lists, None, excluded, threads, progress)
-    return lists.descending(len(reference), threads)
+    return lists.descending(threads)
 
 
 def grow(
@@ -109,11 +109,11 @@ def grow(
 
     ``known_nearest`` are those of the known rows among each other: at least ``length``, or all there are.
     """
-    old, added = NearestLists.of(known_nearest, length), NearestLists.empty(len(new), length)
+    most = min(length, len(known) + len(new) - 1)
+    old, added = NearestLists.holding(known_nearest, most), NearestLists.empty(len(new), most)
     add_rectangle(new, known, added, old, None, threads, None)
     add_triangle(new, added, None, threads, None)
-    most = len(known) + len(new) - 1
-    return old.descending(most, threads), added.descending(most, threads)
+    return old.descending(threads), added.descending(threads)
 
 
 # ----- the passes

@@ -52,12 +52,12 @@ def count_outside(
 ) -> None:
     """Count each negative pair at the first distance that accepts it, for the class of its row."""
     for row in range(cosines.shape[0]):
-        own: Any = class_of[row]
+        row_class: Any = class_of[row]
         for column in range(cosines.shape[1]):
-            if class_of[column] == own:
+            if class_of[column] == row_class:
                 continue
             squared = np.float32(2) - np.float32(2) * (cosines[row, column] + outside[row] + inside[column])
             distance = np.copysign(np.sqrt(np.abs(squared)), squared)
             place = max(np.ceil((distance - first) / step), 0.0)
             if place < counts.shape[1]:
-                counts[own, int(place)] += 1
+                counts[row_class, int(place)] += 1
