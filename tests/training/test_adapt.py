@@ -91,7 +91,10 @@ def test_settings_are_varied_one_at_a_time_and_the_lowest_frr_wins(monkeypatch):
 
     monkeypatch.setattr(adapt, "frr_at_target", look)
     choices = {"dimensions": [3, 5, 99], "learning_rates": [0.01, 0.02], "margins": [(0.6, 0.4), (0.9, 0.5)]}
-    result = fit_adapter(hidden_classes(), LABELS, **choices, steps=[2, 4], refit=False, progress=None)
+    seen = []
+    result = fit_adapter(hidden_classes(), LABELS, **choices, steps=[2, 4], refit=False, progress=seen.append)
+    assert seen == sorted(seen)
+    assert seen[-1] == 1
     assert tried == [8] * 4 + [5] * 2 + [3] * 4  # 99 are more than the embeddings have
     last = {"dimensions": 3, "learning_rate": 0.02, "positive_margin": 0.9, "negative_margin": 0.5, "steps": 4}
     assert result.adapter.record["settings"] == last
@@ -251,6 +254,9 @@ def test_the_command_refuses_bad_input_in_one_sentence(command, tmp_path):
         2,
         "isomargin: a.npz is a file: give a folder for the adapter with --output\n",
     )
+    code, _, err = command(*arguments, "-o", "a.npz/adapter")  # before anything is trained
+    assert code == 2
+    assert "a.npz/adapter cannot be made, because" in err
     im.EmbeddingSet(np.ones((4, 3)), [0, 0, 1, 1]).save(tmp_path / "few.npz")
     code, _, err = command("adapt", "few.npz")
     assert code == 2

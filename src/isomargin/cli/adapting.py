@@ -1,6 +1,7 @@
 """The command ``adapt``, which fits a linear adapter and says whether to use it."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -45,8 +46,7 @@ def adapt(
     """
     from isomargin.training.adapt import DIMENSIONS, fit_adapter
 
-    if output.exists() and not output.is_dir():
-        raise InputError(f"{output} is a file: give a folder for the adapter with --output")
+    check_folder(output)
     (options,) = read_options([file], labels, embeddings_key, labels_key)
     embeddings = open_embeddings(file, options)
     sizes = DIMENSIONS if dimensions is None else (dimensions,)
@@ -65,6 +65,16 @@ def adapt(
     print_renderable(candidates_table(result))
     print(f"\n{result.recommendation}")
     print(next_step(result, output))
+
+
+def check_folder(output: Path) -> None:
+    """Refuse a folder that cannot be written, before anything is trained; a new one is made only in the end."""
+    if output.exists() and not output.is_dir():
+        raise InputError(f"{output} is a file: give a folder for the adapter with --output")
+    there = next(folder for folder in (output, *output.absolute().parents) if folder.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        reason = "cannot be written" if there.is_dir() else "is a file"
+        raise InputError(f"{output} cannot be made, because {there} {reason}: choose another folder for --output")
 
 
 def next_step(result: "AdaptResult", output: Path) -> str:

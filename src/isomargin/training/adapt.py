@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from isomargin.core import checks
 from isomargin.core.errors import InputError
-from isomargin.core.labels import as_labels
+from isomargin.core.labels import labels_of_rows
 from isomargin.core.progress import progress_bar
 from isomargin.equalize.adapter import Adapter
-from isomargin.equalize.equalizer import Equalizer, unit_vectors
+from isomargin.equalize.equalizer import Equalizer
+from isomargin.equalize.rows import unit_vectors
 from isomargin.measure.comparison import compare
 from isomargin.measure.evaluate import evaluate
 from isomargin.measure.evaluation import Evaluation
@@ -145,7 +146,10 @@ def fit_adapter(
         evaluations, notes = judge(data.of_classes(parts.judgement), judged)
         comparison = compare(evaluations)
         tick()
-        layer = fit_layer(data, settings, seed) if refit else judged
+        layer = judged
+        if refit:
+            layer = fit_layer(data, settings, seed)
+            tick()
     recommended = recommend(evaluations, comparison)
     classes = {**parts.sizes, "left_out": left_out}
     record = {
@@ -169,11 +173,8 @@ def fit_adapter(
 
 def labelled_vectors(embeddings: Any, labels: Any) -> tuple[LabelledVectors, int]:
     """Return the rows of the classes that have enough items, and the number of classes that have not."""
-    vectors, given = unit_vectors(embeddings), as_labels(labels)
-    if len(given) != len(vectors):
-        raise InputError(
-            f"labels has {len(given):,} entries, embeddings has {len(vectors):,} rows: one label per row is needed"
-        )
+    vectors = unit_vectors(embeddings)
+    given = labels_of_rows(labels, len(vectors))
     names, classes, sizes = np.unique(given, return_inverse=True, return_counts=True)
     usable = np.flatnonzero(sizes >= ITEMS_PER_CLASS)
     if len(usable) < FEWEST_CLASSES:
