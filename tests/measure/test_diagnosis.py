@@ -248,8 +248,9 @@ def test_an_equalizer_that_skips_as_it_should_is_not_told_to_skip(settings):
     assert found(evaluation)["far_spread"].remedy.startswith("choose a threshold with a promise for each class")
 
 
-def test_a_report_of_plain_cosines_is_not_proposed_for_an_equalized_evaluation():
-    assert found(equalized(with_merged_classes, 2))["few_classes"].remedy == "look for mislabelled or merged classes"
+def test_a_report_is_proposed_for_an_equalized_evaluation_too():
+    remedy = found(equalized(with_merged_classes, 2))["few_classes"].remedy
+    assert remedy == "look for mislabelled or merged classes: isomargin report FILE -o report.html"
 
 
 # --- order, settings, parts -------------------------------------------------------------------------------------------

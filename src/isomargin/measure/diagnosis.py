@@ -101,8 +101,9 @@ def few_classes(evaluation: "Evaluation") -> Finding | None:
     listed = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
     carry = "carries" if len(named) == 1 else "carry"
     sentence = f"Only {len(named)} of {len(evaluation.curves.classes):,} classes {carry} {part:.0%} of OPIS: {listed}."
-    report = "" if evaluation.equalizer else f": isomargin report {FILE} -o report.html"  # it shows plain cosines
-    return Finding("few_classes", sentence, f"look for mislabelled or merged classes{report}")
+    return Finding(
+        "few_classes", sentence, f"look for mislabelled or merged classes: isomargin report {FILE} -o report.html"
+    )
 
 
 def uneven_rates(evaluation: "Evaluation") -> Finding | None:
