@@ -13,7 +13,7 @@ import typer
 
 from isomargin.cli.running import run_app
 from isomargin.core.errors import InputError
-from isomargin.equalize.equalizer import unit_vectors
+from isomargin.equalize.rows import unit_vectors
 from isomargin.io.embedding_set import EmbeddingSet
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.seed_comparison import SeedScores

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isomargin.equalize.cross_validation import EqualizerCV
-from isomargin.equalize.equalizer import mean_of_ranks, unit_vectors
+from isomargin.equalize.rows import mean_of_ranks, unit_vectors
 from isomargin.measure.evaluate import evaluate
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.pairs.axis import ScoreAxis
@@ -26,7 +26,7 @@ from lab.equalizing.score_matrix import evaluate_scores
 Singles = NDArray[np.float32]
 Floats = NDArray[np.float64]
 
-LONGEST = 230  # neighbours that any method looks at
+LONGEST = 260  # neighbours that any method looks at
 SHRINKAGE = 1e-3  # of the covariance, as a share of its mean variance, before it is inverted
 EXPANDED = 10  # neighbours of query expansion
 ALPHA = 3.0  # exponent of their weights

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isomargin.equalize.equalizer import mean_of_ranks
+from isomargin.equalize.rows import mean_of_ranks
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.pairs.axis import similarity_of
 from isomargin.measure.pairs.neighbours import nearest_in_reference, nearest_in_set
+from isomargin.measure.scores.within_two import is_within_two
 from lab.equalizing.methods import Floats, Setting, Split, local, plain
 
 TARGET = 1e-2
@@ -27,7 +29,7 @@ def within_two(far: Floats) -> float:
     >>> within_two(np.array([0.004, 0.006, 0.02, 0.021]))
     0.5
     """
-    return float(((far >= TARGET / 2) & (far <= 2 * TARGET)).mean())
+    return float(is_within_two(far, TARGET).mean())
 
 
 def new_class_rates(split: Split, setting: Setting, threshold: float) -> Floats:
@@ -67,9 +69,9 @@ def query_rates(
     scores = queries @ index.T
     if setting is not None:
         neighbours, skip = setting
-        own = mean_of_ranks(nearest_in_set(index, skip + neighbours, threads=split.threads), skip, neighbours)
+        of_index = mean_of_ranks(nearest_in_set(index, skip + neighbours, threads=split.threads), skip, neighbours)
         found = nearest_in_reference(queries, index, skip + neighbours, threads=split.threads)
-        scores = scores - weight * own - weight * mean_of_ranks(found, skip, neighbours)[:, None]
+        scores = scores - weight * of_index - weight * mean_of_ranks(found, skip, neighbours)[:, None]
     same = classes[is_query][:, None] == classes[~is_query]
     negatives, positives = np.sort(scores[~same])[::-1], np.sort(scores[same])[::-1]
     threshold = negatives[int(np.ceil(TARGET * len(negatives))) - 1]
@@ -143,7 +145,8 @@ def evaluated(
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield the scores of each setting on a split."""
     for name, setting in settings.items():
-        if setting is not None and sum(setting) >= min(len(split.test), split.nearest.shape[1]):
+        if setting is not None and sum(setting) > split.nearest.shape[1]:
+            print(f"{regime}: {name} needs more neighbours than there are", file=sys.stderr)
             continue
         evaluation = plain(split) if setting is None else local(split, *setting)
         yield regime, name, scores_of_regime(evaluation)
