@@ -20,7 +20,8 @@ that several of the experiments have in a setting is taken from the first of the
     <!-- table: glance of=base-losses/cub-heads,convergence/omniglot training=tcm,alignment column=opis -->
     <!-- end -->
 
-`equalize` and `regime` are tables of the experiment equalize: of one data set, and of one regime for all data sets.
+`equalize`, `networks`, `regime` and `targets` are tables of the experiment equalize: of one data set, of networks
+trained in several ways, of one regime for all data sets, and of what was aimed at.
 
     <!-- equalize: cub -->
     <!-- end -->
@@ -35,7 +36,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the lab is not installed
 
 from isomargin.measure.settings import Settings
-from lab.equalizing.tables import method_table, regime_table
+from lab.equalizing.tables import TABLES
 from lab.files import read_csv
 from lab.score_text import NOTHING, change_text, score_of, unit
 from lab.table_text import as_markdown
@@ -43,7 +44,9 @@ from lab.table_text import as_markdown
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "docs" / "results.md", ROOT / "docs" / "equalize.md", ROOT / "README.md")
 TABLE = re.compile(r"<!-- table: (?P<name>\S+) (?P<settings>[^>]*?) -->\n(?P<old>.*?)<!-- end -->", re.S)
-EQUALIZE = re.compile(r"<!-- (?P<kind>equalize|regime): (?P<name>[^>]*?) -->\n(?P<old>.*?)<!-- end -->", re.S)
+EQUALIZE = re.compile(
+    r"<!-- (?P<kind>equalize|networks|regime|targets): (?P<name>[^>]*?) -->\n(?P<old>.*?)<!-- end -->", re.S
+)
 Row = dict[str, str]
 Cases = dict[tuple[str, str], dict[str, Row]]
 """By setting and loss, the rows of its trainings."""
@@ -206,8 +209,7 @@ def filled(page: str) -> str:
         return f"{head}{text}<!-- end -->"
 
     def fill_equalize(found: re.Match[str]) -> str:
-        make = method_table if found["kind"] == "equalize" else regime_table
-        text = make(ROOT / "results" / "equalize", found["name"])
+        text = TABLES[found["kind"]](ROOT / "results" / "equalize", found["name"])
         return f"<!-- {found['kind']}: {found['name']} -->\n{text}<!-- end -->"
 
     return EQUALIZE.sub(fill_equalize, TABLE.sub(fill, page))
