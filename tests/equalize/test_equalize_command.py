@@ -296,7 +296,6 @@ def test_a_run_is_equalized_by_its_embeddings(equalizer, folder, run):
         ("threshold equalizer.json", "equalizer.json is an equalizer: give it with --equalizer"),
         ("threshold a.json --equalizer equalizer.json", "a.json has counts, which cannot be equalized any more"),
         ("threshold a.npz --equalizer equalizer.json --output equalizer.json", "choose another name for --output"),
-        ("threshold a.npz --equalizer equalizer.json --calibrate platt", "these similarities are equalized"),
         ("threshold a.npz --equalizer equalizer.json --cosine 0.5", "--cosine is a plain similarity"),
         ("threshold a.npz --equalizer equalizer.json --distance 9", "an equalized distance from"),
         ("transfer a.npz b.npz --equalizer equalizer.json --cosine 0.5", "--cosine is a plain similarity"),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import isomargin as im
 from compare import clusters
 from isomargin.measure import evaluate as evaluate_module
+from isomargin.thresholds.calibrate import Calibration
 from isomargin.thresholds.transfer import transfer_card, transfer_threshold
 
 RATES = {"far": (0.02, 0.3), "target_far": 0.02}
@@ -306,6 +307,31 @@ def test_a_threshold_is_transferred_to_sets_of_the_same_equalizer_only(fitted):
         transfer_threshold(1.0, plain, {"same": same})
 
 
-def test_equalized_similarities_are_not_calibrated(fitted):
-    with pytest.raises(im.InputError, match="calibrate maps cosines to probabilities"):
-        im.calibrate(fitted[3])
+@pytest.mark.parametrize("method", ["platt", "isotonic", "temperature"])
+def test_equalized_similarities_are_calibrated_beyond_those_of_cosines(near_zero, method, tmp_path):
+    rows, labels, values, pairs = near_zero
+    evaluation = measured(rows, labels, values)
+    calibration = im.calibrate(evaluation, method)
+    least, largest = calibration.similarities
+    assert largest > 1.3
+    found = calibration.probability_at_distance(np.concatenate([pairs.positives, pairs.negatives]))
+    matched = np.arange(len(found)) < len(pairs.positives)
+    weight = np.where(matched, 0.5 / matched.sum(), 0.5 / (~matched).sum())  # as many matches as others
+    for low, high in ((0.1, 0.4), (0.4, 0.6), (0.6, 0.9)):  # of a sigmoid, only roughly
+        inside = (found >= low) & (found < high)
+        share = weight[inside & matched].sum() / weight[inside].sum()
+        assert share == pytest.approx((weight[inside] * found[inside]).sum() / weight[inside].sum(), abs=0.06)
+    assert calibration.errors_after.ece < 0.1
+    assert least < calibration.similarity_at(0.5) < largest
+    with pytest.raises(im.InputError, match=f"equalized similarities from {least:g} to {largest:g}"):
+        calibration(largest + 0.1)
+    card = im.make_card(im.choose_threshold(evaluation, far=0.05), evaluation, calibration=calibration)
+    card.save(tmp_path / "card.json")
+    kept = Calibration.from_values(im.ThresholdCard.load(tmp_path / "card.json").calibration)
+    assert kept == calibration
+
+
+def test_a_calibration_saved_before_there_were_equalizers_is_of_cosines():
+    values = Calibration("platt", 0.5, {"slope": 10.0, "intercept": -4.0}).as_values()
+    del values["similarities"]
+    assert Calibration.from_values(values).similarities == (-1.0, 1.0)

@@ -1,4 +1,4 @@
-"""Post-hoc calibration: one map for all classes from cosine similarity to the probability that a pair is a match.
+"""Post-hoc calibration: one map for all classes from similarity to the probability that a pair is a match.
 
 Platt's sigmoid, isotonic regression and temperature scaling, fitted to the counts of an Evaluation. The map is
 monotone, so it changes no ranking: it says what a similarity means, but makes no threshold hold for more classes.
@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from isomargin.core import checks
 from isomargin.core.errors import InputError
+from isomargin.measure.pairs.axis import distance_of, similarity_of
 from isomargin.measure.pairs.distances import Floats
 from isomargin.thresholds.calibration_error import (
     CalibrationErrors,
@@ -46,7 +47,8 @@ PARAMETERS = {
 BINS = 15  # bins of probability of the errors that calibrate reports
 BALANCED = 0.5
 HOTTEST = 1e6  # a temperature at which the probability no longer depends on the similarity
-ROUNDING = 1e-2  # by how much half-precision similarities may leave [-1, 1]
+ROUNDING = 1e-2  # by how much half-precision similarities may exceed their bounds
+COSINES = (-1.0, 1.0)
 
 
 def log_odds(share: float) -> float:
@@ -59,7 +61,7 @@ def log_odds(share: float) -> float:
 
 @dataclass(frozen=True)
 class Calibration:
-    """A monotone map from cosine similarity to the probability of a match. Made by ``calibrate``.
+    """A monotone map from similarity, plain or equalized, to the probability of a match. Made by ``calibrate``.
 
     - platt: p = sigmoid(slope · s + intercept)
     - temperature: p = sigmoid((s - centre) / temperature + log(prior / (1 - prior)))
@@ -84,18 +86,23 @@ class Calibration:
     """Errors of (1 + s) / 2 as a probability, on the same classes; None if unknown."""
     errors_after: ErrorSummary | None = None
     """Errors on classes on which the map was not fitted; None if unknown for this prior."""
+    similarities: tuple[float, float] = COSINES
+    """The smallest and the largest similarity: of cosines, or of equalized similarities."""
 
     def __post_init__(self) -> None:
         checks.one_of(self.method, "method", get_args(Method))
         checks.share(self.prior, "prior")
-        check_parameters(self.method, self.parameters)
+        check_bounds(self.similarities)
+        check_parameters(self.method, self.parameters, self.similarities)
 
     def __call__(self, similarity: ArrayLike) -> Any:
-        """Compute the probability of a match at cosine similarities: an array of the same shape, or a number."""
-        values = as_numbers(similarity, "similarity")
-        if not np.all(np.abs(values) <= 1 + ROUNDING):  # NaN too
-            wrong = values[~(np.abs(values) <= 1 + ROUNDING)][0]
-            raise InputError(f"similarity has {wrong}: cosine similarities from -1 to 1 are needed")
+        """Compute the probability of a match at similarities: an array of the same shape, or a number."""
+        values, (low, high) = as_numbers(similarity, "similarity"), self.similarities
+        inside = (values >= low - ROUNDING) & (values <= high + ROUNDING)
+        if not np.all(inside):  # NaN too
+            kind = "cosine" if self.similarities == COSINES else "equalized"
+            wrong = values[~inside][0]
+            raise InputError(f"similarity has {wrong}: {kind} similarities from {low:g} to {high:g} are needed")
         result = self._probability(values)
         return result if result.ndim else float(result)
 
@@ -120,32 +127,35 @@ class Calibration:
         return np.array(self.parameters["similarity"]), np.array(self.parameters["probability"])
 
     def probability_at_distance(self, distance: ArrayLike) -> Any:
-        """Compute the probability of a match at distances d of unit vectors, from 0 to 2: that at s = 1 - d²/2.
+        """Compute the probability of a match at distances d: that at s = 1 - d²/2, or 1 + d²/2 for d below zero.
 
         >>> Calibration("platt", 0.5, {"slope": 10.0, "intercept": -5.0}).probability_at_distance(1.0)
         0.5
         """
-        values = as_numbers(distance, "distance")
-        if not np.all((values >= 0) & (values <= 2 + ROUNDING)):
-            wrong = values[~((values >= 0) & (values <= 2 + ROUNDING))][0]
-            raise InputError(f"distance has {wrong}: distances between unit vectors from 0 to 2 are needed")
-        return self(np.maximum(as_similarity(values), -1.0))
+        values, (low, high) = as_numbers(distance, "distance"), self.similarities
+        nearest, farthest = distance_of(high), distance_of(low)
+        inside = (values >= nearest) & (values <= farthest + ROUNDING)
+        if not np.all(inside):
+            kind = "distances between unit vectors" if self.similarities == COSINES else "equalized distances"
+            wrong = values[~inside][0]
+            raise InputError(f"distance has {wrong}: {kind} from {nearest:g} to {farthest:g} are needed")
+        return self(np.maximum(as_similarity(values), low))
 
     def similarity_at(self, probability: float) -> float:
-        """Find the smallest similarity with at least this probability, by bisection; -1 if every one has it.
+        """Find the smallest similarity with at least this probability, by bisection; the least if every one has it.
 
         A probability that no similarity reaches is refused.
         """
         wanted = checks.number(probability, "probability")
         if not 0 < wanted <= 1:
             raise InputError(f"probability is {probability}: a number above 0 and at most 1 is needed")
-        low, high = -1.0, 1.0
+        low, high = self.similarities
         if self(low) >= wanted:
             return low
         if self(high) < wanted:
             raise InputError(
-                f"no similarity has a probability of {wanted:g}: the largest is {self(high):.6g}, at similarity 1 "
-                f"(for a prior of {self.prior:g})"
+                f"no similarity has a probability of {wanted:g}: the largest is {self(high):.6g}, at similarity "
+                f"{high:g} (for a prior of {self.prior:g})"
             )
         for _ in range(60):  # more than the precision of a float near 1
             middle = (low + high) / 2
@@ -186,12 +196,14 @@ class Calibration:
             name: None if summary is None else summary.as_values()
             for name, summary in (("errors_before", self.errors_before), ("errors_after", self.errors_after))
         }
-        return {"method": self.method, "prior": float(self.prior), "parameters": parameters, **errors}
+        bounds = {"similarities": [float(bound) for bound in self.similarities]}
+        return {"method": self.method, "prior": float(self.prior), "parameters": parameters, **errors, **bounds}
 
     @classmethod
     def from_values(cls, values: Any) -> Calibration:
         """Convert from the JSON values of ``as_values``; anything else is refused."""
-        checked = named_values(values, "calibration", list(cls.__dataclass_fields__))
+        plain = {"similarities": list(COSINES), **values} if isinstance(values, dict) else values  # as it was always
+        checked = named_values(plain, "calibration", list(cls.__dataclass_fields__))
         method: Any = checks.one_of(checked["method"], "method", get_args(Method))
         given = named_values(checked["parameters"], f"parameters of {method}", PARAMETERS[method])
         errors = {
@@ -199,7 +211,18 @@ class Calibration:
             for name in ("errors_before", "errors_after")
         }
         parameters = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-        return cls(method, checks.share(checked["prior"], "prior"), parameters, **errors)
+        bounds: Any = checked["similarities"]
+        bounds = tuple(bounds) if isinstance(bounds, list) else bounds
+        return cls(method, checks.share(checked["prior"], "prior"), parameters, **errors, similarities=bounds)
+
+
+def check_bounds(similarities: Any) -> None:
+    """Refuse bounds that are not two numbers, ascending."""
+    if not isinstance(similarities, tuple) or len(similarities) != 2:
+        raise InputError(f"similarities is {similarities!r}: the smallest and the largest are needed")
+    low, high = (checks.number(bound, "similarities") for bound in similarities)
+    if not low < high:
+        raise InputError(f"similarities is {similarities!r}: the smallest and the largest are needed")
 
 
 def as_numbers(values: ArrayLike, name: str) -> Floats:
@@ -213,7 +236,7 @@ def as_numbers(values: ArrayLike, name: str) -> Floats:
     return found.astype(np.float64)
 
 
-def check_parameters(method: str, parameters: Any) -> None:
+def check_parameters(method: str, parameters: Any, similarities: tuple[float, float]) -> None:
     """Refuse parameters of a map that is not increasing."""
     name = f"parameters of {method}"
     values = named_values(parameters, name, PARAMETERS[method])
@@ -222,7 +245,9 @@ def check_parameters(method: str, parameters: Any) -> None:
         checks.number(values["intercept"], "intercept")
     elif method == "temperature":
         checks.above_zero(values["temperature"], "temperature")
-        checks.cosine(values["centre"], "centre")
+        low, high = similarities
+        if not low <= checks.number(values["centre"], "centre") <= high:
+            raise InputError(f"centre is {values['centre']}: a similarity from {low:g} to {high:g} is needed")
     else:
         for parameter in PARAMETERS[method]:
             if not isinstance(values[parameter], tuple) or not values[parameter]:
@@ -357,7 +382,9 @@ def calibrate(
     folds: int | None = None,
     seed: int = 0,
 ) -> Calibration:
-    """Fit a map from cosine similarity to the probability of a match, and compute its errors on held-out classes.
+    """Fit a map from similarity to the probability of a match, and compute its errors on held-out classes.
+
+    The similarity is the cosine, or the equalized similarity if the evaluation has an equalizer.
 
     Pairs are pooled: every positive pair has the same weight, and so has every negative pair, so large classes count
     more. The weights of the positive pairs sum to ``prior``, those of the negative pairs to the rest.
@@ -392,8 +419,6 @@ def calibrate(
     checks.one_of(method, "method", get_args(Method))
     share = BALANCED if prior is None else checks.share(prior, "prior")
     counts = evaluation.counts
-    if evaluation.equalizer is not None:
-        raise InputError("calibrate maps cosines to probabilities, but these similarities are equalized: leave it out")
     check_pairs(counts)
     both = (counts.positives.totals > 0) & (counts.negatives.totals > 0)
     folds = min(5, max(2, int(both.sum()))) if folds is None else checks.whole(folds, "folds", least=2)
@@ -401,11 +426,15 @@ def calibrate(
     positives = gather_points(counts.positives, fold_of, folds)
     negatives = gather_points(counts.negatives, fold_of, folds)
 
+    bounds = (similarity_of(evaluation.axis.highest), similarity_of(evaluation.axis.lowest))
+
     def fit(groups: Sequence[int]) -> Calibration:
-        return Calibration(method, share, FITS[method](gather_evidence(positives, negatives, groups, share)))
+        parameters = FITS[method](gather_evidence(positives, negatives, groups, share))
+        return Calibration(method, share, parameters, similarities=bounds)
 
     held_out = [fit([group for group in range(folds) if group != fold]) for fold in range(folds)]
-    uncalibrated = Calibration("isotonic", share, {"similarity": (-1.0, 1.0), "probability": (0.0, 1.0)})
+    line = {"similarity": COSINES, "probability": (0.0, 1.0)}
+    uncalibrated = Calibration("isotonic", share, line, similarities=bounds)
 
     def judge(maps: Sequence[Probability]) -> ErrorSummary:
         by_fold = [group_errors(positives, negatives, fold, maps[fold], share, BINS) for fold in range(folds)]
