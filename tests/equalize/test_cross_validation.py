@@ -177,7 +177,7 @@ def test_the_rates_of_new_classes_are_told_where_classes_are_judged_so():
     told = NewClassRates(0.01, np.array([0.03, 0.01]), np.array([0.004, 0.008, 0.012, 0.016]), 2)
     assert told.sentence == (
         "With each class left out of the index in turn (2 classes left out, too few pairs), 75% of them are within a "
-        "factor of two of FAR 1% at the same threshold (50% without equalizing), and their mean FAR is 1% (2%)."
+        "factor of two of FAR 1% at the same threshold (50% without equalizing), and their mean FAR is 1% (2% without)."
     )
 
 
@@ -265,7 +265,9 @@ def test_where_nothing_can_be_gained_the_raw_similarities_are_kept():
     rows = generator.normal(size=(20, 16))[labels] + 0.8 * generator.normal(size=(400, 16))  # alike in all directions
     verdict = fitted((rows, labels), neighbours=(30,), skip=(20,), weight=(0.5,)).verdict_
     assert not verdict.worth_it
-    assert verdict.sentence.startswith("Keep the raw similarities: class FARs are off the target by a factor of")
+    assert verdict.sentence.startswith(
+        "Keep the raw similarities: on average a class's FAR is off the target by a factor"
+    )
     assert "no significant improvement (5% level, 20 held-out classes)" in verdict.sentence
 
 
@@ -278,7 +280,9 @@ def test_where_some_classes_are_crowded_equalizing_is_worth_it():
     verdict = fitted((rows, labels), neighbours=(20,), skip=(12,), weight=(0.5,), target_far=0.05).verdict_
     assert verdict.worth_it
     assert verdict.equalized < verdict.raw
-    assert verdict.sentence.startswith("Equalizing is worth it: class FARs are off the target by a factor of")
+    assert verdict.sentence.startswith(
+        "Equalizing is worth it: on average a class's FAR is off the target by a factor of"
+    )
 
 
 def test_where_some_classes_are_wide_equalizing_lowers_opis():
@@ -296,7 +300,7 @@ def test_where_some_classes_are_wide_equalizing_lowers_opis():
 def test_a_gain_that_may_be_chance_is_not_worth_it(low, worth_it):
     verdict = Verdict("far", 1.0, 0.9, Interval(0.1, low, 0.2, 0.95), 30, recall_change=-0.3, recall_loss=0.3)
     assert verdict.worth_it == worth_it
-    assert "by a factor of 1.87 on average, 2.00 without" in verdict.sentence
+    assert "by a factor of 1.87, 2.00 without" in verdict.sentence
 
 
 def test_a_gain_at_too_much_recall_is_not_worth_it():
@@ -396,6 +400,16 @@ def test_classes_with_too_few_pairs_have_no_part_in_the_objective():
     assert sum(evaluation.class_count for evaluation in found.raw_) == 19
 
 
+def test_without_a_target_far_it_is_one_percent_or_as_much_as_there_are_pairs_for():
+    rows, labels = uneven()
+    assert fitted((rows, labels), **ONE, target_far=None).target_far_ == 0.02  # ten of the 500 pairs of a class
+    more = np.concatenate([rows, COHORT]), np.concatenate([labels, labels])
+    assert fitted(more, **ONE, target_far=None).target_far_ == 0.01  # 20 of 2,000
+    few = labels * 10 + np.arange(180) % 10 // 2
+    with pytest.raises(im.InputError, match=r"use target_far=\S+ or more \(--target-far\)"):
+        fitted((rows[:36], few[:36] % 18), **ONE, target_far=None)
+
+
 def test_results_before_a_fit_are_refused():
     with pytest.raises(NotFittedError):
         im.EqualizerCV().differences()
@@ -442,7 +456,7 @@ def test_data_that_cannot_be_judged_are_refused():
         fitted((np.where(np.arange(180)[:, None] == 3, np.nan, rows), labels))
     with pytest.raises(im.InputError, match="the id 0 names more than one row"):
         im.EqualizerCV(**SETTINGS).fit(rows, labels, ids=np.zeros(180, int))
-    with pytest.raises(im.InputError, match=r"most classes have fewer than 100,000 .* use target_far=0.02"):
+    with pytest.raises(im.InputError, match=r"target_far is 0.0001, but .* too few .* use target_far=0.02 or more"):
         fitted(data, target_far=1e-4)
     with pytest.raises(im.InputError, match="180 of 180 rows have an exact copy in the reference"):
         fitted(data, rows[::-1])

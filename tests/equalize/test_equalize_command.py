@@ -293,7 +293,7 @@ def test_a_run_is_equalized_by_its_embeddings(equalizer, folder, run):
         ("evaluate a.npz --equalizer equalizer.json -o equalizer.json", "No such option: -o"),
         ("evaluate a.npz --equalizer equalizer.json --output equalizer.json", "equalizer.json is the equalizer"),
         ("evaluate a.npz --equalizer equalizer.json --distances -9 1", "distances is (-9.0, 1.0)"),
-        ("threshold equalizer.json", "equalizer.json is an equalizer: give it with --equalizer"),
+        ("threshold equalizer.json", "equalizer.json is an equalizer: give embeddings, an evaluation or a run"),
         ("threshold a.json --equalizer equalizer.json", "a.json has counts, which cannot be equalized any more"),
         ("threshold a.npz --equalizer equalizer.json --output equalizer.json", "choose another name for --output"),
         ("threshold a.npz --equalizer equalizer.json --cosine 0.5", "--cosine is a plain similarity"),

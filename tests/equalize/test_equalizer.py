@@ -510,7 +510,7 @@ def test_a_damaged_or_missing_reference_is_refused(saved):
     with pytest.raises(im.InputError, match="could not be read"):
         im.Equalizer.load(saved[1])
     tensors.unlink()
-    with pytest.raises(im.InputError, match=r"e\.safetensors does not exist"):
+    with pytest.raises(im.InputError, match=r"needs e.safetensors beside it"):
         im.Equalizer.load(saved[1])
 
 

@@ -27,8 +27,9 @@ Next:
 docs/equalize-serving.md says how to serve it in a vector engine."""
 KEEP = """\
 Next:
-  isomargin threshold {file} --far {far:g} --output card.json"""
-DEFAULTS = {"objective": "far", "new_classes": True, "recall_loss": 0.3, "target_far": 0.01, "seed": 0}
+  isomargin threshold {file} --far {far:g} --output card.json
+The equalizer was written all the same."""
+DEFAULTS = {"objective": "far", "new_classes": True, "recall_loss": 0.3, "target_far": None, "seed": 0}
 """Of the options that only cross-validation uses."""
 
 
@@ -75,7 +76,8 @@ def equalize(
         float | None, typer.Option(help="How many points of recall@1 may be lost.", show_default="0.3")
     ] = None,
     target_far: Annotated[
-        float | None, typer.Option(help="The false accept rate of the one threshold.", show_default="0.01")
+        float | None,
+        typer.Option(help="The false accept rate of the one threshold.", show_default="0.01, more for few items"),
     ] = None,
     neighbours: Annotated[
         int | None, typer.Option(min=1, help="Number of neighbours. By default chosen by cross-validation.")
@@ -117,7 +119,7 @@ def equalize(
             equalizer.save(output)
         report_unlabelled(equalizer, output, as_json)
         return
-    from isomargin.equalize.cross_validation import EqualizerCV
+    from isomargin.equalize.cross_validation import TARGET_FAR, EqualizerCV
 
     (options,) = read_options([file], labels, embeddings_key, labels_key)
     embeddings = open_embeddings(file, options)
@@ -127,6 +129,8 @@ def equalize(
     others = None if reference is None else read_unlabelled(reference, embeddings_key)[0]
     ids = distinct(embeddings.ids) if reference is None else None
     search.fit(embeddings.vectors, embeddings.labels, ids, others)
+    if target_far is None and search.target_far_ != TARGET_FAR:
+        print(f"note: there are few pairs, so settings were judged at FAR {search.target_far_:.2g}", file=sys.stderr)
     with writing(output):
         search.equalizer_.save(output)
     report_search(search, options.words(file), output, as_json)
@@ -245,8 +249,8 @@ def report_search(search: "EqualizerCV", file: str, output: Path, as_json: bool)
         first, last = search.skip_ + 1, search.skip_ + search.neighbours_
         next_step = NEXT if search.verdict_.worth_it else KEEP
         below = (
-            f"means over {len(search.raw_)} folds of classes, all in the index, each judged with the settings that the "
-            "others choose"
+            f"Means over {len(search.raw_)} parts of the classes; the settings for each were chosen on the others. "
+            "Each part is compared with itself alone, so raw scores differ from those of isomargin evaluate."
         )
         print_renderable(
             differences_table(comparison, "equalized"),
@@ -254,7 +258,7 @@ def report_search(search: "EqualizerCV", file: str, output: Path, as_json: bool)
             Text(f"\nChosen: neighbours {first} to {last}, weight {search.weight_:g}."),
             Text(search.verdict_.sentence),
             *([] if rates is None else [Text(rates.sentence)]),
-            Text("\n" + next_step.format(file=file, output=shlex.quote(str(output)), far=search.target_far)),
+            Text("\n" + next_step.format(file=file, output=shlex.quote(str(output)), far=search.target_far_)),
         )
     print_written(output)
 

@@ -176,7 +176,10 @@ def open_evaluation(path: Path, options: ReadOptions = AS_USUAL) -> "Evaluation"
         case "card":
             raise InputError(f"{path} is a threshold card, which has no pairs: give embeddings, an evaluation or a run")
         case "equalizer":
-            raise InputError(f"{path} is an equalizer: give it with --equalizer, beside embeddings")
+            raise InputError(
+                f"{path} is an equalizer: give embeddings, an evaluation or a run; evaluate, threshold, transfer and "
+                "report take it with --equalizer"
+            )
     return evaluate_embeddings(path, open_embeddings(path, options), options)
 
 

@@ -176,7 +176,9 @@ def classes_table(evaluation: "Evaluation", number: int, by: str) -> RenderableT
     rates = (f"{target.far:.3%}", f"{target.frr:.1%}")
     pooled = (f"{evaluation.items:,}", *rates, f"{target.distance:.4f}", f"{evaluation.mean_utility:.3f}")
     table.add_row("all classes", *pooled, "", f"{evaluation.eer:.1%}", style="dim")
-    title = f"the {len(classes)} worst classes by {by.replace('_', ' ')}, at the one threshold for {far}"
+    words = by.upper() if by in ("far", "frr", "eer") else by.replace("_", " ")
+    worst = "the worst class" if len(classes) == 1 else f"the {len(classes)} worst classes"
+    title = f"{worst} by {words}, at the one threshold for {far}"
     below = f"own threshold: where the class itself has {far}. of OPIS: the class's share of OPIS"
     return Group(Text(title, style="bold"), table, paragraph(below))
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from isomargin.core.errors import InputError
+from isomargin.core.extras import missing_package
 
 NOT_A_FILE = "a pipe, a socket or a device"
 
@@ -136,6 +137,8 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except InputError:
         raise
+    except ModuleNotFoundError as error:
+        raise missing_package(error) or error from error
     except PermissionError as error:
         raise InputError(f"{path} cannot be read by this user: change its permissions") from error
     except Exception as error:

@@ -6,6 +6,7 @@ cross-validation is nested: whether equalizing is worth it is judged on classes 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, Self, get_args
@@ -40,6 +41,8 @@ MOST_ROWS = 6000  # rows of a fold that are compared with each other; more cost 
 FEWEST_ITEMS = 10  # of a class of a large fold; only if that is still too many, some classes are left out
 FEWEST_CLASSES = 10
 DRAWS = 1000
+TARGET_FAR = 0.01
+LARGEST_TARGET = 0.2  # a larger FAR says nothing about thresholds that anyone would use
 
 
 class EqualizerCV(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -60,7 +63,7 @@ class EqualizerCV(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         neighbours: numbers of neighbours to try.
         skip: numbers of skipped neighbours to try.
         weight: weights to try.
-        target_far: the false accept rate of the one threshold.
+        target_far: the false accept rate of the one threshold; by default 1%, or more where classes have too few pairs.
         folds: number of folds, at least 3.
         seed: seed of the random folds.
         threads: number of CPU threads; by default one per core.
@@ -86,6 +89,8 @@ class EqualizerCV(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
     """The equalizer with the chosen settings, fitted on all rows."""
     verdict_: Verdict
     """Whether it is worth it."""
+    target_far_: float
+    """The false accept rate of the one threshold."""
     new_class_rates_: NewClassRates | None
     """FARs of held-out classes that are not in the index; None without ``new_classes`` or with a reference."""
     raw_: tuple[Evaluation, ...]
@@ -101,7 +106,7 @@ class EqualizerCV(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         neighbours: Sequence[int] = (10, 30, 100),
         skip: Sequence[int] = (0, 10, 30, 100),
         weight: Sequence[float] = (0.35, 0.5, 0.65),
-        target_far: float = 1e-2,
+        target_far: float | None = None,
         folds: int = 3,
         seed: int = 0,
         threads: int | None = None,
@@ -139,7 +144,7 @@ class EqualizerCV(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
             )
         nearest = self._find_neighbours(vectors, others)
         folds = list(self._make_folds(vectors, names, nearest, others is not None))
-        self._check_pairs(folds)
+        self.target_far_ = self._target(folds)
         candidates = self._candidates(nearest.shape[1])
         self._candidates_, self._scores = candidates, self._judge(folds, candidates)
         self.neighbours_, self.skip_, self.weight_ = self._best(range(len(folds)))
@@ -182,7 +187,8 @@ class EqualizerCV(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         checks.one_of(self.objective, "objective", get_args(Objective))
         checks.truth(self.new_classes, "new_classes")
         checks.at_least_zero(self.recall_loss, "recall_loss")
-        checks.share(self.target_far, "target_far")
+        if self.target_far is not None:
+            checks.share(self.target_far, "target_far")
         checks.whole(self.folds, "folds", 3)
         checks.whole(self.seed, "seed", 0)
         if self.threads is not None:
@@ -237,16 +243,23 @@ class EqualizerCV(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
             data = sort_by_class(vectors[rows], labels[rows])
             yield Fold(data, nearest[rows], None if outside is None else outside[rows])
 
-    def _check_pairs(self, folds: list[Fold]) -> None:
-        """Refuse a target FAR that most classes have too few pairs for."""
+    def _target(self, folds: list[Fold]) -> float:
+        """Return the target FAR: as given, if there are pairs enough to tell it, or else the usual or a larger one."""
         pairs = np.concatenate([fold.negative_pairs for fold in folds])
-        if self.objective == "far" and 2 * has_enough_pairs(pairs, self.target_far).sum() < len(pairs):
-            needed, least = FEWEST_ERRORS / self.target_far, FEWEST_ERRORS / float(np.median(pairs))
-            raise InputError(
-                f"target_far is {self.target_far:g}, but most classes have fewer than {needed:,.0f} negative pairs in "
-                f"a fold, too few to tell their FAR: use target_far={least:.2g} (--target-far), "
-                "objective='opis', more items, or Equalizer with its default settings (--unlabelled)"
-            )
+        fewest = min(int(fold.negative_pairs.sum()) // 2 for fold in folds)
+        least = 1 / fewest  # at which one pair of a fold is accepted
+        if self.objective == "far":
+            least = max(least, FEWEST_ERRORS / float(np.median(pairs)))
+        given = TARGET_FAR if self.target_far is None else self.target_far
+        if given >= least * (1 - 1e-9):
+            return given
+        if self.target_far is None and least <= LARGEST_TARGET:
+            return rounded_up(least)
+        raise InputError(
+            f"target_far is {given:g}, but there are too few negative pairs in a fold to tell such a FAR: use "
+            f"target_far={rounded_up(least):g} or more (--target-far), more items, or Equalizer(skip=0), which is not "
+            "judged (--unlabelled --skip 0)"
+        )
 
     def _candidates(self, length: int) -> list[Candidate]:
         """List the settings to try, the raw similarities first; those that need more neighbours are left out."""
@@ -266,7 +279,7 @@ class EqualizerCV(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
 
     @property
     def _settings(self) -> Settings:
-        return Settings(target_far=self.target_far, far=(self.target_far, min(10 * self.target_far, 0.9)))
+        return Settings(target_far=self.target_far_, far=(self.target_far_, min(10 * self.target_far_, 0.9)))
 
     def _judge(self, folds: list[Fold], candidates: list[Candidate]) -> dict[Candidate, list[FoldScores]]:
         """Return every candidate's scores on each fold."""
@@ -321,13 +334,23 @@ class EqualizerCV(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
             for candidate, rates in ((RAW, raw), (choice, equalized)):
                 found = fold.class_rates(candidate, fold.count(fold.shifts(candidate), self.threads), self._settings)
                 rates.append(found.inside if found.outside is None else found.outside)
-            told.append(found.judged & has_enough_pairs(fold.negative_pairs, self.target_far))
+            told.append(found.judged & has_enough_pairs(fold.negative_pairs, self.target_far_))
         kept = np.concatenate(told)
         if not kept.any():
             return None
         return NewClassRates(
-            self.target_far, np.concatenate(raw)[kept], np.concatenate(equalized)[kept], int((~kept).sum())
+            self.target_far_, np.concatenate(raw)[kept], np.concatenate(equalized)[kept], int((~kept).sum())
         )
+
+
+def rounded_up(value: float) -> float:
+    """Return a number rounded up to two digits.
+
+    >>> rounded_up(0.3701), rounded_up(0.02)
+    (0.38, 0.02)
+    """
+    step = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return float(f"{math.ceil(value / step - 1e-9) * step:.3g}")
 
 
 def rows_to_compare(

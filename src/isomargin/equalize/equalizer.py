@@ -179,7 +179,8 @@ class Equalizer(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         if (self.skip_, self.neighbours_) != (self.skip, self.neighbours):
             warnings.warn(
                 f"the reference has {len(vectors):,} rows, too few to skip {self.skip} neighbours and average "
-                f"{self.neighbours}: {self.skip_} are skipped and {self.neighbours_} averaged",
+                f"{self.neighbours}: {self.skip_} are skipped and {self.neighbours_} averaged; "
+                "where classes have few items, skip=0 is better",
                 UserWarning,
                 stacklevel=4,
             )
@@ -334,6 +335,11 @@ class Equalizer(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         note = None
         if new_classes is None:
             offsets, own_class, note = self._find(embeddings, ids)
+            if own_class == "outside" and self.method == "local" and note is None:
+                note = (
+                    "no row is in the reference of the equalizer: all are measured like classes that have not joined "
+                    "the index, which raises FARs; fit the equalizer on these rows if they are the index"
+                )
         else:
             places = self._places(embeddings, ids)
             labels = labels_of_rows(new_classes, len(places))

@@ -81,6 +81,8 @@ def read(source: Path, kind: Kind) -> tuple[dict[str, Any], Arrays]:
     if digest(content) != values.get("sha256"):
         raise InputError(f"{source} was changed after it was written: use the original, or fit the {kind} again")
     tensors = beside(source)
+    if not tensors.exists():
+        raise InputError(f"{source} needs {tensors.name} beside it, which is missing: copy both files together")
     check_file(tensors)
     with reading(tensors):
         arrays: Arrays = load_file(tensors)

@@ -46,7 +46,7 @@ class Verdict:
         """The verdict in one sentence."""
         if self.objective == "far":
             before, after = (f"{2**value:.2f}" for value in (self.raw, self.equalized))
-            found = f"class FARs are off the target by a factor of {after} on average, {before} without equalizing"
+            found = f"on average a class's FAR is off the target by a factor of {after}, {before} without equalizing"
         else:
             found = f"OPIS is {self.equalized:.3g}, {self.raw:.3g} without equalizing"
         level = f"{1 - self.gain.confidence:.0%} level, {self.classes:,} held-out classes"
@@ -89,8 +89,8 @@ class NewClassRates:
         raw, equalized = self.summary()["raw"], self.summary()["equalized"]
         left_out = f" ({self.left_out:,} classes left out, too few pairs)" if self.left_out else ""
         return (
-            f"With each class left out of the index in turn{left_out}, {percent(equalized['within_two'], 2)} of them "
+            f"With each class left out of the index in turn{left_out}, {equalized['within_two']:.0%} of them "
             f"are within a factor of two of FAR {percent(self.target)} at the same threshold "
-            f"({percent(raw['within_two'], 2)} without equalizing), and their mean FAR is "
-            f"{percent(equalized['mean_far'])} ({percent(raw['mean_far'])})."
+            f"({raw['within_two']:.0%} without equalizing), and their mean FAR is "
+            f"{percent(equalized['mean_far'])} ({percent(raw['mean_far'])} without)."
         )

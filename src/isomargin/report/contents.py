@@ -114,8 +114,6 @@ def run_values(
     if abs(point.frr - evaluation.target.frr) > SAME_RATE:
         bounds.pop("frr", None)  # it belongs to another threshold
     notes = [*evaluation.all_notes, *(note_on_few_classes(evaluation) if bounds else ())]
-    if evaluation.equalizer is not None:
-        notes.append("similarities are equalized: what the page calls cosine is the equalized similarity")
     labels = [str(label) for label in evaluation.names.tolist()]
     shown = [printable(label) for label in labels]
     settings = evaluation.settings
@@ -139,6 +137,7 @@ def run_values(
         "columns": columns(evaluation),
         "thresholds": stops.distances.tolist(),
         "axis": [evaluation.axis.lowest, evaluation.axis.highest],
+        "similarity_name": "cosine" if evaluation.equalizer is None else "equalized similarity",
         "presets": [[far, stop] for far, stop in sorted(stops.presets.items())],
         "equal_error": int(np.argmin(np.abs(stops.distances - evaluation.eer_distance))),
         "positives": pack_increments(stops.positives),

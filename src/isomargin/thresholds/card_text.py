@@ -17,6 +17,9 @@ SHOWN = 3  # classes per list in a summary; the card has more
 NAME = 40  # columns of a name on the same line as its values
 
 
+FLOAT32 = "Engines, and counts of large sets, are in float32: pairs within 3e-6 may go either way."
+
+
 def summary(card: "ThresholdCard") -> str:
     """Summarise a card in about forty lines of at most 88 columns, safe to print."""
     return "\n".join(
@@ -73,7 +76,7 @@ def threshold_lines(card: "ThresholdCard") -> list[str]:
     return [
         *lines,
         *wrapped("Unit vectors only: divide each vector by its length first (not needed for cosines)."),
-        *wrapped("Engines compute in float32: pairs within 1e-6 may go either way."),
+        *wrapped(FLOAT32),
     ]
 
 
@@ -90,6 +93,7 @@ def equalizer_lines(equalizer: dict[str, Any]) -> list[str]:
             "by a first search with transform_neighbour_queries, search with transform_queries, and accept what "
             "inner_product_thresholds says; docs/equalize-serving.md has the steps."
         ),
+        *wrapped(FLOAT32),
     ]
 
 

@@ -115,7 +115,8 @@ class Promise:
         'the class is of the same kind as the 40 calibration classes, as if all were drawn at random together'
         """
         measured = (
-            "; in tests, up to 7% of classes exceeded a target promised for 95%, and up to 11% one promised for 90%"
+            "; in tests, up to 7% of classes exceeded a target promised for 95%, and up to "
+            f"{'11%' if self.own_class is None else '12%'} one promised for 90%"
         )
         pairs = {
             "far": "its negatives are the items of the calibration classes, or a similar mix; the promise is exact if "

@@ -192,7 +192,7 @@ def check_same_scores(equalizer: dict[str, Any] | None, others: Mapping[str, Eva
             which = "plain" if equalizer is None else "equalized"
             raise InputError(
                 f"the threshold is for {which} similarities, but those of {name!r} are "
-                f"{'equalized' if equalizer is None else 'plain'}: evaluate both alike"
+                f"{'equalized: leave out' if equalizer is None else 'plain: give'} the equalizer (--equalizer)"
             )
         raise InputError(
             f"{name!r} was equalized by {digest_of(other.equalizer)[:16]}, the threshold belongs to equalizer "

@@ -188,8 +188,8 @@ def note_on_lengths(lengths: NDArray[np.float64]) -> list[str]:
         return []
     return [
         f"{other:,} of {len(lengths):,} embeddings {OTHER_LENGTHS} (lengths from {lengths.min():.3g} to "
-        f"{lengths.max():.3g}) and were normalised: divide each by its length, too, before you compare inner products "
-        "or L2 distances with a threshold"
+        f"{lengths.max():.3g}) and were normalised: scale yours in the same way before you apply a threshold of L2 "
+        "distances or inner products"
     ]
 
 

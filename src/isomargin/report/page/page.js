@@ -226,6 +226,8 @@ function open() {
   byId("run").replaceChildren(...runs.map((run) => element("option", run.name, { value: run.index })));
   byId("run-choice").hidden = runs.length < 2;
   byId(`unit-${state.unit}`).checked = true;
+  const names = new Set(runs.map((run) => run.similarity_name));
+  for (const shown of document.querySelectorAll(".similarity-name")) shown.textContent = names.size > 1 ? "similarity" : runs[0].similarity_name;
   chooseTolerance();
   showTiles();
   byId("pareto").hidden = runs.length < 2;

@@ -8,7 +8,7 @@ const shownThreshold = {
 
 const FOLLOWING = {
   distance: " Other runs use the nearest available distance.",
-  similarity: " Other runs use the nearest available cosine.",
+  similarity: " Other runs use the nearest available similarity.",
   far: " Every other run uses its own largest threshold with at most this FAR.",
 };
 
@@ -25,7 +25,7 @@ function showControl() {
   typed.value = shown;
   typed.removeAttribute("aria-invalid");
   const sentence = `Accepts pairs at distance ${fixed(run.thresholds[chosenStop()])} or less`;
-  byId("said").textContent = `${sentence} (cosine ${fixed(similarityOf(run.thresholds[chosenStop()]))} or more): FAR ${percent(run.pooledFar[chosenStop()])}, FRR ${percent(run.pooledFrr[chosenStop()])}.${runs.length > 1 ? FOLLOWING[state.unit] : ""}`;
+  byId("said").textContent = `${sentence} (${run.similarity_name} ${fixed(similarityOf(run.thresholds[chosenStop()]))} or more): FAR ${percent(run.pooledFar[chosenStop()])}, FRR ${percent(run.pooledFrr[chosenStop()])}.${runs.length > 1 ? FOLLOWING[state.unit] : ""}`;
   byId("asked").textContent = state.asked;
 }
 
@@ -40,7 +40,7 @@ function takeTyped() {
   if (!possible[state.unit]) {
     typed.setAttribute("aria-invalid", "true");
     const limits = (low, high) => `from ${low} to ${high}`.replaceAll("-", "−");
-    const needed = { distance: `a distance ${limits(lowest, highest)}`, similarity: `a cosine ${limits(least, most)}`, far: "a FAR in percent, above 0 and at most 100" };
+    const needed = { distance: `a distance ${limits(lowest, highest)}`, similarity: `${chosenRun().similarity_name === "cosine" ? "a" : "an"} ${chosenRun().similarity_name} ${limits(least, most)}`, far: "a FAR in percent, above 0 and at most 100" };
     byId("asked").textContent = `“${typed.value}” is not a threshold: enter ${needed[state.unit]}.`;
     return undefined;
   }
