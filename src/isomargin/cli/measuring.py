@@ -106,7 +106,11 @@ def evaluate(
     threads: Annotated[int | None, typer.Option(min=1, help="Number of CPU threads. By default one per core.")] = None,
     output: Annotated[
         Path | None,
-        typer.Option(help="Write the evaluation to this .json file, which other commands read faster than embeddings."),
+        typer.Option(
+            "--output",
+            "-o",
+            help="Write the evaluation to this .json file, which other commands read faster than embeddings.",
+        ),
     ] = None,
     per_class: Annotated[
         Path | None, typer.Option(help="Write a table with one row per class to this .csv file.")

@@ -69,7 +69,10 @@ def threshold(
         float | None, typer.Option(help="Share of matching pairs that --calibrate assumes. Default: 0.5.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="Write the card to this .json file, and its summary to a .txt file next to it.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Write the card to this .json file, and its summary to a .txt file next to it."
+        ),
     ] = None,
     labels: Labels = None,
     embeddings_key: EmbeddingsKey = "embeddings",
@@ -138,7 +141,7 @@ def transfer(
     labels_key: LabelsKey = "labels",
     equalizer: EqualizerFile = None,
     new_classes: NewClasses = False,
-    output: Annotated[Path | None, typer.Option(help="Write the table to this .csv file.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the table to this .csv file.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Apply one threshold to other sets: does it still have the rates that it was chosen for?
@@ -187,7 +190,7 @@ def compare(
     draws: Draws = 1000,
     confidence: Confidence = 0.95,
     seed: Seed = 0,
-    output: Annotated[Path | None, typer.Option(help="Write the table to this .csv file.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the table to this .csv file.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare models on the same classes: which scores differ significantly?

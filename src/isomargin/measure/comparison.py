@@ -157,6 +157,11 @@ def compare(
     >>> im.compare({"rough": rough, "fine": fine}).sentence("fine")
     "fine's OPIS is ... lower, 95% confidence interval ...; recall@1 is ... points higher, 95% confidence interval ..."
     """
+    if not isinstance(evaluations, Mapping):
+        kind = type(evaluations).__name__
+        raise InputError(
+            f"evaluations is of type {kind}: evaluations by name are needed, such as {{'A': one, 'B': other}}"
+        )
     check_comparable(evaluations)
     (first_name, first), *others = evaluations.items()
     check_draws(draws, confidence)
