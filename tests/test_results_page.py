@@ -26,7 +26,7 @@ def filler():
 @pytest.mark.parametrize("path", [PAGE, ROOT / "docs" / "equalize.md", ROOT / "README.md"], ids=lambda path: path.name)
 def test_its_tables_are_those_of_the_results(filler, path):
     page = path.read_text(encoding="utf-8")
-    begun = sum(page.count(f"<!-- {kind}:") for kind in ("table", "equalize", "regime"))
+    begun = sum(page.count(f"<!-- {kind}:") for kind in ("table", "equalize", "networks", "regime", "targets"))
     assert begun == page.count("<!-- end -->") > 0
     assert filler.filled(page) == page
 
