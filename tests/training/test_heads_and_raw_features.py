@@ -9,7 +9,7 @@ import pytest
 
 import isomargin as im
 from isomargin.cli import app as cli
-from isomargin.cli.training import head_verdict
+from isomargin.cli.training import training_verdict
 from isomargin.data.registry import load_data
 from isomargin.measure.comparison import Difference
 from isomargin.measure.statistics.intervals import Interval
@@ -58,7 +58,7 @@ def test_both_are_printed_with_a_sentence_on_which_is_worse(trained):
     line = next(line for line in out.splitlines() if line.startswith("recall@1 ") and " points " in line)
     assert f"{raw.recall_at_k[1]:.2%}" in line
     assert f"{head.recall_at_k[1]:.2%}" in line
-    assert out.rstrip().splitlines()[-1].startswith("The head ")
+    assert out.rstrip().splitlines()[-1].startswith("The trained model ")
 
 
 def row(score, low, high):
@@ -70,11 +70,11 @@ def row(score, low, high):
     [
         (
             (row("recall@1", -0.3, -0.1), row("eer", -0.2, -0.1)),
-            "WORSE than the raw features in recall@1; better in",
+            "WORSE than the frozen features in recall@1; better in",
         ),
-        ((row("recall@1", -0.1, 0.1), row("opis", -0.2, -0.1)), "significantly better than the raw features in OPIS"),
+        ((row("recall@1", -0.1, 0.1), row("opis", -0.2, -0.1)), "significantly better than the frozen features in OPIS"),
         ((row("recall@1", -0.1, 0.1), row("auc", -0.2, -0.1)), "does not differ significantly"),
     ],
 )
 def test_the_verdict_names_the_scores_that_differ_significantly(rows, sentence):
-    assert sentence in head_verdict(rows)
+    assert sentence in training_verdict(rows)

@@ -30,7 +30,7 @@ Workers = Annotated[
 SkipBadImages = Annotated[
     bool, typer.Option("--skip-bad-images", help="Leave out image files that cannot be decoded, and count them.")
 ]
-JUDGED = ("recall@1", "eer", "frr", "opis")  # the scores by which a head is compared with its features
+JUDGED = ("recall@1", "eer", "frr", "opis")  # the scores by which a model is compared with frozen features
 CheckImages = Annotated[bool, typer.Option(help="Decode every image file before training.")]
 
 
@@ -52,6 +52,13 @@ def train(
     all_classes: Annotated[
         bool, typer.Option("--all-classes", help="Train a final model on the test classes too; evaluate nothing.")
     ] = False,
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder in which to keep the outputs of frozen stages for other runs (for recipes with "
+            "augmentation.views); by default they are deleted at the end."
+        ),
+    ] = None,
     report: Annotated[
         bool, typer.Option("--report", help="Write an HTML report, report.html, into the run's folder.")
     ] = False,
@@ -92,6 +99,7 @@ def train(
             accelerator=accelerator,
             workers=workers,
             check_images=check_images,
+            cache=cache,
         )
     if first_process():
         if evaluation is not None:
@@ -103,21 +111,21 @@ def train(
 
 
 def compare_with_raw(raw: Path, evaluation: "Evaluation", as_json: bool) -> None:
-    """Print the scores of the raw features beside those of the head that was trained on them, if there are any."""
+    """Print the scores of the frozen features beside those of the model that was trained from them, if there are any."""
     if not raw.is_file():
         return
     from isomargin.cli.tables import differences_table
     from isomargin.measure.comparison import compare
     from isomargin.measure.evaluation import Evaluation
 
-    compared = compare({"raw features": Evaluation.load(raw), "head": evaluation})
+    compared = compare({"frozen features": Evaluation.load(raw), "trained": evaluation})
     if not as_json:
-        print_renderable("", differences_table(compared, "head"))
-    print(head_verdict(compared.others["head"]), file=sys.stderr if as_json else sys.stdout)
+        print_renderable("", differences_table(compared, "trained"))
+    print(training_verdict(compared.others["trained"]), file=sys.stderr if as_json else sys.stdout)
 
 
-def head_verdict(rows: "tuple[Difference, ...]") -> str:
-    """Say in one sentence where a head is significantly worse than the features that it was trained on."""
+def training_verdict(rows: "tuple[Difference, ...]") -> str:
+    """Say in one sentence where a trained model is significantly worse than the features that it started from."""
     from isomargin.measure.scores.registry import find_score
 
     judged = [row for row in rows if row.score in JUDGED]
@@ -125,10 +133,12 @@ def head_verdict(rows: "tuple[Difference, ...]") -> str:
     better = [find_score(row.score).title for row in judged if row.certain and row.better]
     if worse:
         also = f"; better in {', '.join(better)}" if better else ""
-        return f"The head is significantly WORSE than the raw features in {', '.join(worse)}{also}."
+        return f"The trained model is significantly WORSE than the frozen features in {', '.join(worse)}{also}."
     if better:
-        return f"The head is significantly better than the raw features in {', '.join(better)}, and worse in none."
-    return "The head does not differ significantly from the raw features: they may be used as they are."
+        return (
+            f"The trained model is significantly better than the frozen features in {', '.join(better)}, worse in none."
+        )
+    return "The trained model does not differ significantly from the frozen features: they may be used as they are."
 
 
 def tune(

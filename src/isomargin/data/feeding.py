@@ -22,7 +22,7 @@ from isomargin.data.augment import RandomAffine, RandomCrop, centre_crop
 from isomargin.data.images import ImageSet
 from isomargin.data.sampler import ClassBatchSampler
 
-__all__ = ["training_batches", "unseen_batches"]
+__all__ = ["image_seeds", "rows_of_steps", "training_batches", "unseen_batches", "view_batches"]
 
 _PIECE = 128  # images that a worker decodes at a time
 
@@ -67,7 +67,7 @@ def training_batches(
         return
     assert not isinstance(augmentation, RandomCrop)
     source = _in_memory(images, device)
-    for step, rows in _rows_of_steps(sampler, steps):
+    for step, rows in rows_of_steps(sampler, steps):
         chosen = torch.tensor(rows)
         batch = _as_channels(source[chosen.to(device)], size, channels)
         if augmentation is not None and images.pixels is not None:
@@ -105,6 +105,23 @@ def unseen_batches(
         yield _as_channels(source[torch.from_numpy(part).to(device)], size, channels)
 
 
+def view_batches(
+    images: ImageSet,
+    views: int,
+    size: int,
+    channels: int,
+    crop: RandomCrop,
+    batch: int,
+    workers: int = 0,
+    device: torch.device | str = "cpu",
+) -> Iterator[Tensor]:
+    """Yield random views of image files: of all images in order, then the next view of all, `batch` at a time."""
+    keys = [(row, int(seed)) for view in range(views) for row, seed in enumerate(image_seeds(0, view, len(images)))]
+    order = [keys[start : start + batch] for start in range(0, len(keys), batch)]
+    for _, pixels in _load(_Files(images, crop.transform(size), channels), order, workers, device):
+        yield pixels.to(device, non_blocking=True)
+
+
 def check_augmentation(images: ImageSet, augmentation: Augmentation) -> None:
     """Refuse an augmentation that does not fit the kind of images."""
     if images.paths is not None and isinstance(augmentation, RandomAffine):
@@ -126,7 +143,7 @@ def image_seeds(seed: int, step: int, count: int) -> NDArray[np.uint64]:
     return np.random.SeedSequence([seed, step]).generate_state(count, np.uint64) >> np.uint64(1)
 
 
-def _rows_of_steps(sampler: ClassBatchSampler, steps: range) -> Iterator[tuple[int, list[int]]]:
+def rows_of_steps(sampler: ClassBatchSampler, steps: range) -> Iterator[tuple[int, list[int]]]:
     """Yield the sampler's rows for each step, over as many epochs as needed."""
     step = steps.start
     while step < steps.stop:
@@ -198,7 +215,7 @@ class _Pieces(Sampler[list[tuple[int, int]]]):
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
         positions = self.sampler.positions
-        for step, rows in _rows_of_steps(self.sampler, self.steps):
+        for step, rows in rows_of_steps(self.sampler, self.steps):
             seeds = image_seeds(self.sampler.seed, step, int(positions.max()) + 1)[positions].tolist()
             both = list(zip(rows, seeds, strict=True))
             yield from (both[start : start + _PIECE] for start in range(0, len(both), _PIECE))

@@ -19,6 +19,7 @@ from isomargin.core import checks
 from isomargin.core.errors import InputError
 from isomargin.models.pooling import POOLINGS, make_pooling
 from isomargin.models.small_networks import SMALL, VECTOR
+from isomargin.models.stages import run_stages, split_stages
 from isomargin.models.torchvision_shim import import_torchvision
 from isomargin.models.weights import (
     FILE_ENDINGS,
@@ -55,6 +56,8 @@ class Embedder(nn.Module):
         not train their weights either.
     freeze: parts of the backbone that are never trained, by the start of their names, such as "conv_stem" or
         "blocks.0"; their BatchNorm layers stay in eval mode.
+    test_size: height and width at which images are embedded after training, where it is not the size of training: a
+        network that was trained on small images often does better with larger ones.
 
     >>> model = make_model({"backbone": "small_conv", "pooling": "gem", "layer_norm": True, "dimensions": 64})
     >>> embeddings = model(torch.rand(5, 1, 28, 28))
@@ -74,6 +77,7 @@ class Embedder(nn.Module):
         normalise: bool = True,
         freeze_batch_norm: str = "none",
         freeze: Sequence[str] | None = None,
+        test_size: int | None = None,
     ) -> None:
         super().__init__()
         self.pooling_name = _known(pooling, "pooling", POOLINGS)
@@ -82,6 +86,7 @@ class Embedder(nn.Module):
         if not input_statistics.mean and pooling != "none":
             raise InputError(f"the pooling is {pooling!r}, but the model takes vectors: leave it out, or take 'none'")
         self.input_statistics = input_statistics
+        self.test_size = _test_size(test_size, input_statistics, backbone)
         self.normalise = checks.truth(normalise, "normalise")
         self.freeze_batch_norm = _known(freeze_batch_norm, "freeze_batch_norm", FREEZES)
         self.backbone = backbone
@@ -102,14 +107,17 @@ class Embedder(nn.Module):
         if freeze_batch_norm == "all":
             for _, layer in self._batch_norms():
                 layer.requires_grad_(False)
+        self._frozen_stages, self._trained_stages = split_stages(backbone)
         self.train()
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor, from_stages: bool = False) -> Tensor:
         """Embed images (n, channels, height, width) to (n, dimensions).
 
         Images of uint8 are normalised here; floating point images must be normalised already, see `normalised`. A model
-        for vectors takes (n, features).
+        for vectors takes (n, features). With `from_stages` the input is what `frozen_stages` returned.
         """
+        if from_stages:
+            return self._head(self._pooled_map(run_stages(self._trained_stages, images)))
         channels, features = len(self.input_statistics.mean), self.input_statistics.size
         if not channels and (images.ndim != 2 or images.shape[1] != features):
             raise InputError(f"vectors has shape {tuple(images.shape)}: (n, {features}) is needed")
@@ -117,12 +125,32 @@ class Embedder(nn.Module):
             raise InputError(f"images has shape {tuple(images.shape)}: (n, {channels}, height, width) is needed")
         if channels and images.dtype == torch.uint8:
             images = self.normalised(images)
-        embeddings: Tensor = self.linear(self.norm(self._pooled(images)))
+        return self._head(self._pooled(images))
+
+    def _head(self, pooled: Tensor) -> Tensor:
+        """(n, features) to (n, dimensions)."""
+        embeddings: Tensor = self.linear(self.norm(pooled))
         if not self.normalise:
             return embeddings
         # In half precision the smallest length that is divided by would be rounded to zero.
         full = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
         return nn.functional.normalize(full, dim=-1)
+
+    @property
+    def has_frozen_stages(self) -> bool:
+        """Whether the backbone starts with stages that are never trained, and whose output can be kept."""
+        return bool(self._frozen_stages) and self.pooling_name != "none"
+
+    @torch.no_grad()
+    def frozen_stages(self, images: Tensor) -> Tensor:
+        """Return what the frozen first stages make of images: (n, channels, height, width), fewer and smaller maps."""
+        images = self.normalised(images) if images.dtype == torch.uint8 else images
+        return run_stages(self._frozen_stages, images.contiguous(memory_format=torch.channels_last))
+
+    def frozen_weights(self) -> Iterator[Tensor]:
+        """Yield everything that the output of the frozen stages depends on."""
+        for stage in self._frozen_stages:
+            yield from stage.state_dict().values()
 
     def normalised(self, pixels: Tensor) -> Tensor:
         """Normalise pixels of uint8, from 0 to 255, or of floating point, from 0 to 1, as the backbone expects them.
@@ -209,7 +237,11 @@ class Embedder(nn.Module):
         if self.pooling_name == "none":
             vectors: Tensor = backbone(images)
             return vectors
-        features: Tensor = backbone.forward_features(images)
+        return self._pooled_map(backbone.forward_features(images))
+
+    def _pooled_map(self, features: Tensor) -> Tensor:
+        """Pool a feature map (n, channels, height, width), or tokens (n, tokens, features), to (n, features)."""
+        backbone: Any = self.backbone
         if features.ndim == 3:  # (n, tokens, features), the tokens without a place in the image first
             if self.pooling_name == "cls":
                 return _last_norm(backbone, features[:, 0])
@@ -227,6 +259,20 @@ class Embedder(nn.Module):
     def _batch_norms(self) -> Iterator[tuple[str, nn.Module]]:
         modules = self.backbone.named_modules()
         return ((name, module) for name, module in modules if isinstance(module, _BatchNorm))
+
+
+def _test_size(size: Any, statistics: InputStatistics, backbone: nn.Module) -> int:
+    """Check the size at which images are embedded; the size of training if none is given."""
+    if size is None:
+        return statistics.size
+    if not statistics.mean:
+        raise InputError(f"test_size is {size}, but the model takes vectors: leave it out")
+    if getattr(backbone, "pos_embed", None) is not None and size != statistics.size:
+        raise InputError(
+            f"test_size is {size}, but {type(backbone).__name__} has positions for images of {statistics.size} pixels: "
+            "only networks of convolutions take images of another size"
+        )
+    return checks.whole(size, "test_size")
 
 
 def make_model(config: Mapping[str, Any], load_weights: bool = True) -> Embedder:

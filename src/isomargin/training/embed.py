@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ def embed(
     device: torch.device | str = "cpu",
     rows: NDArray[np.int64] | None = None,
     report: Callable[[float], None] | None = None,
+    stages: NDArray[np.float16] | None = None,
 ) -> NDArray[np.float32]:
     """Embed items: (n, dimensions), in their order.
 
@@ -45,6 +46,7 @@ def embed(
     device: the device of the model.
     rows: which items; all if not given.
     report: called with the share that is done.
+    stages: (n, channels, height, width), what the model's frozen stages return for the items, if that is known.
 
     >>> from isomargin.models.embedder import make_model
     >>> model = make_model({"backbone": "small_conv", "dimensions": 16})
@@ -52,15 +54,20 @@ def embed(
     (3, 16)
     """
     which = np.arange(len(images)) if rows is None else rows
-    channels, size = len(model.input_statistics.mean), model.input_statistics.size
+    channels, size = len(model.input_statistics.mean), model.test_size
     embeddings = np.empty((len(which), model.dimensions), np.float32)
     was_training = model.training
     model.eval()
     done = 0
     try:
         with torch.inference_mode():
-            for part in unseen_batches(images, which, size, channels, batch, resize, workers, device):
-                vectors = model(part)
+            kept = stages is not None
+            for part in (
+                unseen_batches(images, which, size, channels, batch, resize, workers, device)
+                if stages is None
+                else _batches_of_maps(stages, which, batch, device)
+            ):
+                vectors = model(part, from_stages=kept)
                 embeddings[done : done + len(part)] = vectors.float().cpu().numpy()
                 done += len(part)
                 if report is not None:
@@ -68,6 +75,14 @@ def embed(
     finally:
         model.train(was_training)
     return embeddings
+
+
+def _batches_of_maps(
+    stages: NDArray[np.float16], rows: NDArray[np.int64], batch: int, device: torch.device | str
+) -> Iterator[torch.Tensor]:
+    for start in range(0, len(rows), batch):
+        maps = torch.from_numpy(np.asarray(stages[rows[start : start + batch]])).to(device)
+        yield maps.float().contiguous(memory_format=torch.channels_last)
 
 
 def as_embedding_set(vectors: NDArray[Any], images: ImageSet, root: Path | None = None) -> EmbeddingSet:

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import time
+from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -24,7 +26,10 @@ import torch
 from torch import Tensor
 
 from isomargin.core import checks
-from isomargin.data.feeding import training_batches
+from isomargin.core.errors import InputError
+from isomargin.data.augment import RandomCrop
+from isomargin.data.feeding import Augmentation, training_batches
+from isomargin.data.sampler import ClassBatchSampler
 from isomargin.losses import MetricLoss
 from isomargin.losses.gather import gather
 from isomargin.measure.evaluation import Evaluation
@@ -42,6 +47,7 @@ from isomargin.training.devices import (
 )
 from isomargin.training.display import Display, NoDisplay
 from isomargin.training.embed import default_workers
+from isomargin.training.frozen_stages import FrozenStages, batches_of_views
 from isomargin.training.large_batch import large_batch_backward
 from isomargin.training.locking import claim, sole_training
 from isomargin.training.recipe import Recipe
@@ -66,6 +72,7 @@ def train(
     quiet: bool = False,
     lock: bool = True,
     checkpoint_seconds: float = 300.0,
+    cache: str | os.PathLike[str] | None = None,
 ) -> Evaluation | None:
     """Train by a recipe and evaluate; return the evaluation at the end of the run.
 
@@ -84,6 +91,8 @@ def train(
     quiet: print nothing.
     lock: whether to refuse a folder that another process trains in; False where the caller holds its lock.
     checkpoint_seconds: the longest time between checkpoints; there is always one at each evaluation.
+    cache: folder for the outputs of frozen stages (`augmentation.views`), which other runs with the same stages and
+        images use too; without it they are in the run's folder, and are deleted when the run is finished.
 
     >>> from tempfile import TemporaryDirectory
     >>> from isomargin.io.embedding_set import EmbeddingSet
@@ -106,7 +115,8 @@ def train(
             claim(run, recipe, resume)
         if run.finished:
             return Evaluation.load(run.evaluation) if run.evaluation.is_file() else None
-        return _train(recipe, run, first, devices, accelerator, workers, check_images, quiet, checkpoint_seconds)
+        place = None if cache is None else Path(cache)
+        return _train(recipe, run, first, devices, accelerator, workers, check_images, quiet, checkpoint_seconds, place)
 
 
 def _train(
@@ -119,6 +129,7 @@ def _train(
     check_images: bool,
     quiet: bool,
     checkpoint_seconds: float,
+    cache: Path | None,
 ) -> Evaluation | None:
     """Train in a folder that was claimed, from its last checkpoint if it has one."""
     resume = bool(find_checkpoints(run.checkpoints))  # a run that was killed before its first starts again
@@ -153,21 +164,13 @@ def _train(
     for note in notes:
         display.say(f"note: {note}")
 
-    images = embedder.input_statistics
-    feed = training_batches(
-        data.train,
-        sampler,
-        range(state.step, steps),
-        images.size,
-        len(images.mean),
-        augmentation,
-        recipe.augmentation.resize,
-        workers,
-        fabric.device,
-    )
+    frozen = _frozen_stages(fabric, recipe, run, embedder, workers, cache)
+    feed = _feed(fabric, recipe, data, sampler, range(state.step, steps), embedder, augmentation, workers, frozen)
     embedder.freeze_backbone(state.step < warm_up)
     unseen = data.unseen
-    evaluate_now = partial(score, fabric, embedder, unseen, recipe, workers) if unseen is not None else dict[str, float]
+    evaluate_now = (
+        partial(score, fabric, embedder, unseen, recipe, workers, frozen) if unseen is not None else dict[str, float]
+    )
     keep = partial(save, fabric, run, state, embedder, loss, optimizer, schedule, data.digest)
     saved = time.monotonic()
     with interruptions() as interrupted:
@@ -181,8 +184,7 @@ def _train(
                 seed_step(recipe.seed, state.step, fabric.global_rank)
 
                 optimizer.zero_grad()
-                batch = embedder.normalised(batch) if batch.is_floating_point() else batch  # uint8: chunk by chunk
-                value = _backward(fabric, model, batch, labels, loss, recipe)
+                value = _backward(fabric, model, batch, labels, loss, recipe, from_stages=frozen is not None)
                 _share_gradients(fabric, loss)
                 clip(fabric, model, optimizer, recipe)
                 optimizer.step()
@@ -208,7 +210,55 @@ def _train(
             log.close()
     if state.chosen != state.step:
         load_model(run.model, embedder)
-    return finish(fabric, run, embedder, data, recipe, workers)
+    evaluation = finish(fabric, run, embedder, data, recipe, workers, frozen)
+    if frozen is not None and cache is None and first:
+        shutil.rmtree(frozen.folder)
+    return evaluation
+
+
+def _frozen_stages(
+    fabric: Fabric, recipe: Recipe, run: RunFolder, embedder: Embedder, workers: int, cache: Path | None
+) -> FrozenStages | None:
+    """Return where the outputs of frozen stages are kept, if the recipe says that they are."""
+    if recipe.augmentation.views is None:
+        return None
+    folder = run.path / "frozen-stages" if cache is None else cache
+    return FrozenStages(embedder, folder, workers, recipe.augmentation.resize, fabric.device)
+
+
+def _feed(
+    fabric: Fabric,
+    recipe: Recipe,
+    data: setup.RecipeData,
+    sampler: ClassBatchSampler,
+    steps: range,
+    embedder: Embedder,
+    augmentation: Augmentation,
+    workers: int,
+    frozen: FrozenStages | None,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield normalised batches of images or uint8 ones, or what the frozen stages make of images."""
+    if frozen is not None:
+        if not isinstance(augmentation, RandomCrop):
+            raise InputError("augmentation.views is set, which is for image files that are cropped: leave it out")
+        assert recipe.augmentation.views is not None
+        maps = frozen.of_views(data.train, augmentation, recipe.augmentation.views)
+        yield from batches_of_views(maps, data.train.labels, sampler, steps, fabric.device)
+        return
+    images = embedder.input_statistics
+    feed = training_batches(
+        data.train,
+        sampler,
+        steps,
+        images.size,
+        len(images.mean),
+        augmentation,
+        recipe.augmentation.resize,
+        workers,
+        fabric.device,
+    )
+    for batch, labels in feed:  # uint8 is normalised by the model, chunk by chunk
+        yield embedder.normalised(batch) if batch.is_floating_point() else batch, labels
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:
@@ -226,15 +276,17 @@ def _backward(
     labels: Tensor,
     loss: MetricLoss,
     recipe: Recipe,
+    from_stages: bool,
 ) -> Tensor:
     """Compute the gradient of the loss of the batches of all processes; return the loss."""
     distributed = fabric.world_size > 1
+    embed_batch = partial(model, from_stages=True) if from_stages else model
     if recipe.batch.chunk is not None:
         without_sync = partial(fabric.no_backward_sync, model)
         return large_batch_backward(
-            model, batch, labels, loss, recipe.batch.chunk, distributed, fabric.backward, without_sync
+            embed_batch, batch, labels, loss, recipe.batch.chunk, distributed, fabric.backward, without_sync
         )
-    value: Tensor = loss(*gather(model(batch), labels, for_ddp=distributed))
+    value: Tensor = loss(*gather(embed_batch(batch), labels, for_ddp=distributed))
     fabric.backward(value)
     return value.detach()
 

@@ -140,6 +140,9 @@ class AugmentationRecipe(_Section):
     """Of `crop`: the smallest area of the crop, as a share of the image."""
     flip: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Of `crop`: the share of images that are flipped left to right."""
+    views: Whole | None = None
+    """Of `crop`: how many random views of each image there are, so that what the frozen first stages of the model make
+    of them can be kept; see `frozen_stages.py`. Every crop is a new one if not given."""
     resize: Whole | None = None
     """Of test images that are files: the shorter side before the centre is cropped; 8/7 of the size of the model (256
     for 224) if not given."""

@@ -17,8 +17,9 @@ from isomargin.losses.gather import gather
 from isomargin.measure.evaluate import evaluate
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.scores.registry import find_score
-from isomargin.models.embedder import Embedder
+from isomargin.models.embedder import Embedder, make_model
 from isomargin.training.embed import as_embedding_set, data_root, embed
+from isomargin.training.frozen_stages import FrozenStages
 from isomargin.training.recipe import Recipe
 from isomargin.training.run_folder import RunFolder
 from isomargin.training.setup import NOT_EVALUATED, RecipeData
@@ -40,9 +41,16 @@ def evaluation_steps(recipe: Recipe, batches: int, steps: int) -> frozenset[int]
     return frozenset({*range(every, steps + 1, every), steps})
 
 
-def score(fabric: Fabric, embedder: Embedder, images: ImageSet, recipe: Recipe, workers: int) -> dict[str, float]:
+def score(
+    fabric: Fabric,
+    embedder: Embedder,
+    images: ImageSet,
+    recipe: Recipe,
+    workers: int,
+    frozen: FrozenStages | None = None,
+) -> dict[str, float]:
     """Evaluate the model and return the scores for a row of metrics.csv, the same in all processes."""
-    vectors = embed_together(fabric, embedder, images, recipe, workers)
+    vectors = embed_together(fabric, embedder, images, recipe, workers, frozen)
     scores: dict[str, float] = {}
     if fabric.global_rank == 0:
         evaluation = _evaluate(vectors, images.labels, recipe)
@@ -67,7 +75,12 @@ def _evaluate(vectors: NDArray[np.float32], labels: NDArray[Any], recipe: Recipe
 
 
 def embed_together(
-    fabric: Fabric, embedder: Embedder, images: ImageSet, recipe: Recipe, workers: int
+    fabric: Fabric,
+    embedder: Embedder,
+    images: ImageSet,
+    recipe: Recipe,
+    workers: int,
+    frozen: FrozenStages | None = None,
 ) -> NDArray[np.float32]:
     """Embed items, each process a part of them; return (n, dimensions) in all processes."""
     rows = np.arange(fabric.global_rank, len(images), fabric.world_size)
@@ -83,6 +96,7 @@ def embed_together(
             workers,
             fabric.device,
             rows=rows,
+            stages=None if frozen is None else frozen.of_tests(images),
         )
     if fabric.world_size == 1:
         return vectors
@@ -93,7 +107,13 @@ def embed_together(
 
 
 def finish(
-    fabric: Fabric, run: RunFolder, embedder: Embedder, data: RecipeData, recipe: Recipe, workers: int
+    fabric: Fabric,
+    run: RunFolder,
+    embedder: Embedder,
+    data: RecipeData,
+    recipe: Recipe,
+    workers: int,
+    frozen: FrozenStages | None = None,
 ) -> Evaluation | None:
     """Evaluate the chosen model, on the test items unless the recipe says otherwise, and write the last files.
 
@@ -106,14 +126,30 @@ def finish(
                 temporary.write_text(f"{NOT_EVALUATED}\n", encoding="utf-8")
         fabric.barrier()
         return None
-    vectors = embed_together(fabric, embedder, images, recipe, workers)
+    vectors = embed_together(fabric, embedder, images, recipe, workers, frozen)
+    raw = raw_features(fabric, images, recipe, workers, frozen)
     if fabric.global_rank == 0:
         embeddings = as_embedding_set(vectors, images, data_root(recipe))
         evaluation = _evaluate(vectors, embeddings.labels, recipe)
         embeddings.save(run.embeddings)
-        if images.vectors is not None:  # a head should beat the vectors that it is trained on
+        if raw is not None:
             with suppress(DivergedError):  # vectors without a direction can be trained on, but not be compared
-                _evaluate(np.asarray(images.vectors), embeddings.labels, recipe).save(run.raw_evaluation)
+                _evaluate(raw, embeddings.labels, recipe).save(run.raw_evaluation)
         evaluation.save(run.evaluation)
     fabric.barrier()
     return Evaluation.load(run.evaluation)
+
+
+def raw_features(
+    fabric: Fabric, images: ImageSet, recipe: Recipe, workers: int, frozen: FrozenStages | None
+) -> NDArray[np.float32] | None:
+    """Return what training should beat: the vectors that a head is trained on, or a pretrained network's features.
+
+    These are the pooled features of the backbone with its weights from before training; None without such weights.
+    """
+    if images.vectors is not None:
+        return np.asarray(images.vectors)
+    if recipe.model.get("weights") is None:
+        return None
+    untrained = make_model({**recipe.model, "layer_norm": False, "dimensions": None}).to(fabric.device).channels_last()
+    return embed_together(fabric, untrained, images, recipe, workers, frozen)
