@@ -259,7 +259,14 @@ def trainable_omniglot(root):
     make_omniglot(root, parts, DRAWERS, shape)
 
 
+def trainable_folder(root):
+    for number in range(2 * CLASSES):
+        for image in range(IMAGES):
+            by_class(root / f"class{number:02}" / f"{image}.png", number, image)
+
+
 TRAINABLE = {
+    "folder": trainable_folder,
     "sop": trainable_sop,
     "cub": trainable_cub,
     "cars": trainable_cars,

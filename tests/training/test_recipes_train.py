@@ -24,17 +24,18 @@ OF_EACH_DATA = (
     "glyphs",
     "inat-resnet50-smooth-ap",
     "omniglot-tcm",
+    "photographs",
     "sop-resnet50-roadmap",
 )
 OF_EACH_KIND = (
     "cars-resnet50-proxy-anchor-tcm",
     "cars-vit-b16-recall-at-k-tcm",
-    "cub-lite0-tcm",
     "cub-resnet50-proxy-nca-pp-tcm",
     "demo",
     "glyphs-tcm",
     "inat-resnet50-smooth-ap-tcm",
     "omniglot-tcm",
+    "photographs-tcm",
     "sop-resnet50-recall-at-k-tcm",
     "sop-resnet50-roadmap-tcm",
     "sop-vit-b16-arcface",
@@ -119,6 +120,9 @@ def shortened(name, changes):
     backbone = recipe.model["backbone"]
     if backbone not in SMALL:  # 2 x 2 patches or positions
         changes += [f"model.backbone={STAND_INS[backbone]}", "model.weights=null", "model.image_size=32"]
+        changes += ["pretrained_share=0"]  # of weights that the stand-in does not have
+    if "test_size" in recipe.model:
+        changes += ["model.test_size=48", "model.freeze=[conv_stem, bn1, blocks.0]"]
     if recipe.batch.chunk is not None:
         changes.append("batch.chunk=2")
     data = open_data(recipe, check=False)

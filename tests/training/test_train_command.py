@@ -98,10 +98,10 @@ def test_what_is_wrong_is_told_before_anything_is_written(typed, recipe, tmp_pat
 
 
 def test_recipes_are_found_by_their_names_and_others_are_told(typed):
-    code, _, err = typed("train", "cub-lite", "--dry-run")
+    code, _, err = typed("train", "photograph", "--dry-run")
     assert code == 2
-    assert "did you mean 'cub-lite0" in err
-    code, _, err = typed("train", "cub-lite0", "--dry-run")
+    assert "did you mean 'photographs" in err
+    code, _, err = typed("train", "photographs", "--dry-run")
     assert code == 2
     assert "add data.root=FOLDER" in err
     code, _, err = typed("train", "no/such.yaml")

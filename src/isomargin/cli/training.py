@@ -111,7 +111,7 @@ def train(
 
 
 def compare_with_raw(raw: Path, evaluation: "Evaluation", as_json: bool) -> None:
-    """Print the scores of the frozen features beside those of the model that was trained from them, if there are any."""
+    """Print the scores of the frozen features, if there are any, beside those of the model that was trained on them."""
     if not raw.is_file():
         return
     from isomargin.cli.tables import differences_table

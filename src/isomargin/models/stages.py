@@ -15,6 +15,7 @@ def stages_of(backbone: nn.Module) -> list[tuple[str, nn.Module]]:
     Known are timm's EfficientNets and ResNets, with what is built on them.
     """
     kinds = {base.__name__ for base in type(backbone).__mro__ if base.__module__.startswith("timm.")}
+    order: tuple[str, ...]
     if "EfficientNet" in kinds:
         order = ("conv_stem", "bn1", "blocks", "conv_head", "bn2")
     elif "ResNet" in kinds:

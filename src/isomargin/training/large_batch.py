@@ -28,6 +28,7 @@ def large_batch_backward(
     for_ddp: bool = False,
     backward: Callable[..., Any] = torch.Tensor.backward,
     without_sync: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    forward: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Add the gradient of loss(model(images), labels) to the parameters' `grad`, and return the loss, detached.
 
@@ -45,6 +46,7 @@ def large_batch_backward(
     for_ddp: the model is in DistributedDataParallel, see `isomargin.losses.gather`.
     backward: the backward pass of a tensor with a given gradient; `fabric.backward` with lightning-fabric.
     without_sync: returns a context for all chunks except the last; `model.no_sync` with DistributedDataParallel.
+    forward: calls the model, where `model(images)` needs further arguments.
 
     >>> model = torch.nn.Linear(4, 2)
     >>> from isomargin.losses import TCMLoss
@@ -56,6 +58,7 @@ def large_batch_backward(
     checks.whole(chunk, "chunk")
     if len(images) != len(labels):
         raise InputError(f"images has {len(images)} rows, labels {len(labels)}: one label per image is needed")
+    embed = model if forward is None else forward
     device = next((parameter.device for parameter in model.parameters()), images.device)
     parts = torch.split(images, chunk) if len(images) else (images,)
     random_states: list[_RandomState] = []
@@ -63,7 +66,7 @@ def large_batch_backward(
     with torch.no_grad(), _buffers_restored(model):
         for part in parts:
             random_states.append(_RandomState(device))
-            outputs.append(model(part.to(device)))
+            outputs.append(embed(part.to(device)))
     embeddings = torch.cat(outputs).requires_grad_()
     del outputs
     value = loss(*gather(embeddings, labels.to(device), for_ddp=for_ddp))
@@ -75,7 +78,7 @@ def large_batch_backward(
     ):
         with nullcontext() if number == len(parts) - 1 else without_sync():
             state.restore()
-            backward(model(part.to(device)), gradient=part_gradient)
+            backward(embed(part.to(device)), gradient=part_gradient)
     after.restore()
     return value.detach()
 

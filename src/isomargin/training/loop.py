@@ -50,6 +50,7 @@ from isomargin.training.embed import default_workers
 from isomargin.training.frozen_stages import FrozenStages, batches_of_views
 from isomargin.training.large_batch import large_batch_backward
 from isomargin.training.locking import claim, sole_training
+from isomargin.training.pretrained_share import averaged, pretrained_weights
 from isomargin.training.recipe import Recipe
 from isomargin.training.run_folder import RunFolder, write_metrics
 from isomargin.training.schedule import Plateau
@@ -139,6 +140,7 @@ def _train(
         keep_freed_memory()
 
     embedder = setup.make_recipe_model(recipe, data.train, load_weights=not resume)
+    pretrained = pretrained_weights(recipe)
     recipe = setup.with_features(recipe, data.train)
     loss = setup.make_recipe_loss(recipe, len(data.train.class_names), embedder.dimensions).to(fabric.device)
     sampler = setup.make_sampler(recipe, data.train, fabric.global_rank, fabric.world_size)
@@ -194,8 +196,9 @@ def _train(
                 display.step(state.step, value)
                 if state.step in due:
                     row = {"step": state.step, "epoch": state.step / batches, "learning_rate": base_rates[0] * multiple}
-                    row |= state.means() | evaluate_now()
-                    _take_note(fabric, run, state, embedder, schedule, recipe, row)
+                    with averaged(embedder, pretrained, recipe.pretrained_share):
+                        row |= state.means() | evaluate_now()
+                        _take_note(fabric, run, state, embedder, schedule, recipe, row)
                     log.write(row)
                     display.evaluated(row)
                 stop = any_process(fabric, interrupted())
@@ -208,7 +211,8 @@ def _train(
         finally:
             display.close()
             log.close()
-    if state.chosen != state.step:
+    if state.chosen != state.step or pretrained:
+        fabric.barrier()  # the first process writes the model
         load_model(run.model, embedder)
     evaluation = finish(fabric, run, embedder, data, recipe, workers, frozen)
     if frozen is not None and cache is None and first:
@@ -280,11 +284,11 @@ def _backward(
 ) -> Tensor:
     """Compute the gradient of the loss of the batches of all processes; return the loss."""
     distributed = fabric.world_size > 1
-    embed_batch = partial(model, from_stages=True) if from_stages else model
+    embed_batch: Any = partial(model, from_stages=True) if from_stages else model
     if recipe.batch.chunk is not None:
         without_sync = partial(fabric.no_backward_sync, model)
         return large_batch_backward(
-            embed_batch, batch, labels, loss, recipe.batch.chunk, distributed, fabric.backward, without_sync
+            model, batch, labels, loss, recipe.batch.chunk, distributed, fabric.backward, without_sync, embed_batch
         )
     value: Tensor = loss(*gather(embed_batch(batch), labels, for_ddp=distributed))
     fabric.backward(value)

@@ -172,6 +172,9 @@ class Recipe(_Section):
     """Train on the test classes too, for a final model. No unseen classes are left, so nothing is evaluated."""
     skip_bad_images: bool = False
     """Leave out image files that cannot be decoded; otherwise they are an error."""
+    pretrained_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """The share of the pretrained weights in the model that is kept, the trained ones having the rest; see
+    `pretrained_share.py`."""
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     """Of lightning-fabric; bfloat16 needs a CPU that supports it."""
     epochs: Positive = 10.0

@@ -151,5 +151,8 @@ def raw_features(
         return np.asarray(images.vectors)
     if recipe.model.get("weights") is None:
         return None
-    untrained = make_model({**recipe.model, "layer_norm": False, "dimensions": None}).to(fabric.device).channels_last()
-    return embed_together(fabric, untrained, images, recipe, workers, frozen)
+    try:
+        untrained = make_model({**recipe.model, "layer_norm": False, "dimensions": None})
+    except InputError:  # the weights are no longer where they were: a finished training must not fail for that
+        return None
+    return embed_together(fabric, untrained.to(fabric.device).channels_last(), images, recipe, workers, frozen)
