@@ -94,6 +94,27 @@ def test_contributions_of_classes_sum_to_opis(letters):
     assert found.per_class["opis_contribution"].sum() == pytest.approx(found.opis, rel=1e-12)
 
 
+def test_printed_opis_is_the_loop_of_algorithm_1_over_the_grid(letters):
+    rows, labels, _ = letters
+    found = im.evaluate(rows, labels, k=K, grid=21)
+    vectors = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    distance = np.sqrt(np.maximum(2 - 2 * vectors @ vectors.T, 0))
+    np.fill_diagonal(distance, np.nan)  # an item is no pair with itself
+    low, high = found.calibration_range
+    total = 0.0
+    for d in np.linspace(low, high, 21):
+        utility = []
+        for i in np.unique(labels):
+            own = labels == i
+            psi = np.nanmean(np.where(np.isnan(distance[own][:, own]), np.nan, distance[own][:, own] <= d))
+            phi = (distance[own][:, ~own] > d).mean()
+            utility.append(2 * phi * psi / (phi + psi))
+        total += sum((u - np.mean(utility)) ** 2 for u in utility) / (len(utility) * (high - low))
+    assert found.printed_opis == pytest.approx(total, rel=1e-6)
+    assert found.printed_opis == pytest.approx(found.opis * 21 / (high - low), rel=1e-12)
+    assert found.scores()["printed_opis"] == found.printed_opis
+
+
 def test_worst_classes_are_the_rows_with_the_worst_values(letters):
     found = letters[2]
     table = found.per_class
