@@ -15,6 +15,7 @@ from isomargin.core import checks
 from isomargin.core.errors import InputError
 from isomargin.core.progress import progress_bar
 from isomargin.measure.evaluation import Evaluation
+from isomargin.measure.pairs.distances import ListedDistances
 from isomargin.measure.pairs.exact import ExactPass, fits
 from isomargin.measure.pairs.inputs import OTHER_LENGTHS, ClassSortedVectors, Shifts, sort_by_class
 from isomargin.measure.pairs.rates import pairs_at_far
@@ -208,6 +209,7 @@ def run(
         passes = ExactPass(data, settings, threads, progress) if exactly else None
         ranks = passes.ranks_alone() if passes else count(data, settings, threads, progress).ranks
         counts = sample_pairs(data, settings.negatives_per_positive, settings.seed)
+        method = "exact" if isinstance(counts.negatives, ListedDistances) else "binned"
         summary = summarize(counts, settings)
     elif exactly:
         counts, ranks, summary = ExactPass(data, settings, threads, progress).run()
