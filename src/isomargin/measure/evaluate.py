@@ -225,15 +225,17 @@ def run(
     return Evaluation(settings, data.names, data.sizes, counts, ranks, summary, method, noise, notes, record)
 
 
-def check_labels(labels: Any, far: tuple[float, float]) -> None:
+def check_labels(labels: Any, far: tuple[float, float], **choices: Any) -> None:
     """Refuse labels that cannot be evaluated at these rates, whatever the embeddings; call it before computing them.
+
+    ``choices`` are further settings of `evaluate`, such as ``pairs``.
 
     >>> check_labels([0, 0, 1, 1], far=(0.01, 0.1))
     Traceback (most recent call last):
     isomargin.InputError: far asks for a false accept rate of 0.01, but with 4 negative pairs the smallest ...
     """
     data = sort_by_class(np.ones((len(labels), 1), np.float32), labels)
-    check_rates(data, Settings(far=far, target_far=max(far[0], 0.5)))
+    check_rates(data, Settings.from_values(**{**choices, "far": far, "target_far": max(far[0], 0.5)}))
 
 
 def check_rates(data: ClassSortedVectors, settings: Settings) -> None:
