@@ -9,9 +9,10 @@ import pytest
 import isomargin as im
 from compare import assert_scores_agree, clusters
 from isomargin.measure import evaluate as evaluate_module
+from isomargin.measure.pairs import sampled as sampled_module
 from isomargin.measure.pairs.distances import BinnedDistances, ListedDistances
 from isomargin.measure.pairs.inputs import sort_by_class
-from isomargin.measure.pairs.sampled import REPEATED, repeated_share, sample_pairs, sampled_pairs
+from isomargin.measure.pairs.sampled import REPEATED, repeated_share, sample_pairs
 from isomargin.measure.scores.consistency import epsilon_groups, group_size, threshold_spread
 from reference import reference
 
@@ -94,6 +95,27 @@ def test_contributions_of_classes_sum_to_opis(letters):
     assert found.per_class["opis_contribution"].sum() == pytest.approx(found.opis, rel=1e-12)
 
 
+def test_printed_opis_is_the_loop_of_algorithm_1_over_the_grid(letters):
+    rows, labels, _ = letters
+    found = im.evaluate(rows, labels, k=K, grid=21)
+    vectors = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    distance = np.sqrt(np.maximum(2 - 2 * vectors @ vectors.T, 0))
+    np.fill_diagonal(distance, np.nan)  # an item is no pair with itself
+    low, high = found.calibration_range
+    total = 0.0
+    for d in np.linspace(low, high, 21):
+        utility = []
+        for i in np.unique(labels):
+            own = labels == i
+            psi = np.nanmean(np.where(np.isnan(distance[own][:, own]), np.nan, distance[own][:, own] <= d))
+            phi = (distance[own][:, ~own] > d).mean()
+            utility.append(2 * phi * psi / (phi + psi))
+        total += sum((u - np.mean(utility)) ** 2 for u in utility) / (len(utility) * (high - low))
+    assert found.printed_opis == pytest.approx(total, rel=1e-6)
+    assert found.printed_opis == pytest.approx(found.opis * 21 / (high - low), rel=1e-12)
+    assert found.scores()["printed_opis"] == found.printed_opis
+
+
 def test_worst_classes_are_the_rows_with_the_worst_values(letters):
     found = letters[2]
     table = found.per_class
@@ -145,9 +167,30 @@ def test_the_sampled_protocol_estimates_what_all_pairs_give():
     assert found[0].scores() == im.evaluate(rows, labels, pairs="sampled", seed=0).scores()
 
 
-def test_the_sampled_protocol_is_refused_where_it_would_fill_the_memory():
-    with pytest.raises(im.InputError, match=r"would draw 249,950,000 negative pairs"):
-        sampled_pairs(np.array([5000, 5000]), 10)
+def test_sampled_pairs_too_many_to_list_are_the_same_pairs_in_bins(monkeypatch):
+    rows, labels = clusters(600, 20, dimensions=12, singles=3)
+    listed = im.evaluate(rows, labels, pairs="sampled", seed=2)
+    monkeypatch.setattr(sampled_module, "MOST_LISTED", 1000)
+    found = im.evaluate(rows, labels, pairs="sampled", seed=2)
+    assert (listed.method, found.method) == ("exact", "binned")
+    assert isinstance(found.counts.negatives, BinnedDistances)
+    assert found.counts.negatives.totals.tolist() == listed.counts.negatives.totals.tolist()
+    for name in ("opis", "epsilon_opis", "debiased_opis", "eer", "auc", "frr"):
+        assert found.scalars()[name] == pytest.approx(listed.scalars()[name], rel=1e-4), name
+    monkeypatch.setattr(sampled_module, "LISTED_POSITIVES", 1000)
+    both = im.evaluate(rows, labels, pairs="sampled", seed=2)
+    assert isinstance(both.counts.positives, BinnedDistances)
+    assert both.opis == pytest.approx(listed.opis, rel=1e-3)
+    assert both.intervals(draws=100)["opis"].low < both.opis
+
+
+def test_blocks_of_sampled_pairs_make_up_the_whole(monkeypatch):
+    data = sort_by_class(*clusters(120, 4, dimensions=5))
+    whole = sample_pairs(data, per_positive=10, seed=0)
+    monkeypatch.setattr(sampled_module, "BLOCK", 17)
+    in_blocks = sample_pairs(data, per_positive=10, seed=0)
+    np.testing.assert_array_equal(in_blocks.positives.distances, whole.positives.distances)
+    assert in_blocks.negatives.totals.tolist() == whole.negatives.totals.tolist()
 
 
 @pytest.mark.parametrize("dimensions", [16, 512, 2048])

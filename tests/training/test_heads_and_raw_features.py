@@ -72,7 +72,10 @@ def row(score, low, high):
             (row("recall@1", -0.3, -0.1), row("eer", -0.2, -0.1)),
             "WORSE than the frozen features in recall@1; better in",
         ),
-        ((row("recall@1", -0.1, 0.1), row("opis", -0.2, -0.1)), "significantly better than the frozen features in OPIS"),
+        (
+            (row("recall@1", -0.1, 0.1), row("opis", -0.2, -0.1)),
+            "significantly better than the frozen features in OPIS",
+        ),
         ((row("recall@1", -0.1, 0.1), row("auc", -0.2, -0.1)), "does not differ significantly"),
     ],
 )

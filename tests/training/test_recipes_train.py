@@ -38,14 +38,20 @@ OF_EACH_KIND = (
     "photographs-tcm",
     "sop-resnet50-recall-at-k-tcm",
     "sop-resnet50-roadmap-tcm",
-    "sop-vit-b16-arcface",
-    "sop-vit-b16-arcface-tcm",
+    "cars-vit-s16-dino-proxy-anchor-closed-tcm",
+    "sop-vit-b14-dinov2-arcface",
+    "sop-vit-b16-clip-arcface-tcm",
+    "sop-vit-b16-smooth-ap",
+    "sop-vit-b16-unicom-arcface",
 )
 STAND_INS = {  # timm's for tests, with parts of the same names
     "resnet50": "test_resnet",
     "tf_efficientnet_lite0": "test_efficientnet",
+    "unicom_vit_b16": "test_vit",
+    "vit_base_patch14_dinov2": "test_vit",
     "vit_base_patch16_224": "test_vit",
     "vit_base_patch16_clip_224": "test_vit",
+    "vit_small_patch16_224": "test_vit",
 }
 
 

@@ -30,6 +30,7 @@ Workers = Annotated[
 SkipBadImages = Annotated[
     bool, typer.Option("--skip-bad-images", help="Leave out image files that cannot be decoded, and count them.")
 ]
+BY_PAIRS = ("opis", "debiased_opis", "epsilon_opis", "frr", "eer")  # the scores that depend on which pairs are counted
 JUDGED = ("recall@1", "eer", "frr", "opis")  # the scores by which a model is compared with frozen features
 CheckImages = Annotated[bool, typer.Option(help="Decode every image file before training.")]
 
@@ -104,10 +105,26 @@ def train(
     if first_process():
         if evaluation is not None:
             show(evaluation, 10, "mean_utility", as_json, source=shlex.quote(str(folder)))
+            for pairs in resolved.evaluation.pairs[1:]:
+                show_other_pairs(RunFolder(folder).evaluation_of(pairs), as_json)
             compare_with_raw(RunFolder(folder).raw_evaluation, evaluation, as_json)
         print(f"\nwritten to {folder}", file=sys.stderr)
         if report:
             write_page({folder.resolve().name: folder}, RunFolder(folder).report)
+
+
+def show_other_pairs(path: Path, as_json: bool) -> None:
+    """Print the scores that depend on which pairs are counted, from the second kind of pairs of a recipe."""
+    from isomargin.measure.evaluation import Evaluation
+    from isomargin.measure.scores.registry import find_score
+
+    evaluation = Evaluation.load(path)
+    settings, scores = evaluation.settings, evaluation.scalars()
+    kind = "all pairs"
+    if settings.pairs == "sampled":
+        kind = f"{settings.negatives_per_positive} sampled negative pairs per positive pair, seed {settings.seed}"
+    values = [f"{find_score(name).title_for(settings)} {find_score(name).text(scores[name])}" for name in BY_PAIRS]
+    print(f"\nBy {kind}: {', '.join(values)} ({path})", file=sys.stderr if as_json else sys.stdout)
 
 
 def compare_with_raw(raw: Path, evaluation: "Evaluation", as_json: bool) -> None:

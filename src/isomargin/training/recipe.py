@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from isomargin.core import checks
 from isomargin.core.errors import InputError
 from isomargin.core.files import atomic_write, check_file, reading
+from isomargin.measure.settings import Pairs, Utility
 from isomargin.training.yaml_text import YamlDumper, parse_yaml
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -114,10 +115,44 @@ class EvaluationRecipe(_Section):
     best_by: Literal["last", "recall@1", "opis", "epsilon_opis", "map_at_r", "eer"] = "last"
     """The score that chooses the model among the evaluations, or the last model. Without `held_out` a score chooses on
     the test classes, as in the literature, which flatters the result."""
+    pairs: tuple[Pairs, ...] = ("all",)
+    """`all` pairs, or `sampled`, the paper's protocol for large sets. Given both, the first is used during training and
+    for evaluation.json; at the end the model is evaluated with the other too, and saved beside it."""
+    negatives_per_positive: Whole = 10
+    """Of `sampled`: number of negative pairs drawn per positive pair of a class."""
+    seed: Annotated[int, Field(ge=0, strict=True)] = 0
+    """Of `sampled`: of the random pairs. The same for runs that differ in the seed of their training."""
     far: tuple[Positive, Positive] = (1e-2, 1e-1)
     """The calibration range; classes are compared at its lower end."""
+    grid: Annotated[int, Field(ge=10, strict=True)] = 101
+    """Number of distances in the calibration range at which utilities are compared."""
+    epsilon: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """Share of the classes in each of the two groups of ε-OPIS."""
+    utility: Utility = "specificity_sensitivity"
+    """The two rates that the utility combines."""
     batch: Whole = 256
     """How many items are embedded at a time."""
+
+    @field_validator("pairs", mode="before")
+    @classmethod
+    def _one_or_several(cls, pairs: Any) -> Any:
+        return (pairs,) if isinstance(pairs, str) else pairs
+
+    @field_validator("pairs")
+    @classmethod
+    def _at_least_one_and_none_twice(cls, pairs: tuple[Pairs, ...]) -> tuple[Pairs, ...]:
+        if not pairs or len(set(pairs)) < len(pairs):
+            raise ValueError(f"evaluation.pairs is {list(pairs)}: all, sampled, or both, each once, is needed")
+        return pairs
+
+    def settings(self, pairs: Pairs) -> dict[str, Any]:
+        """Return the settings of `isomargin.evaluate` with one of the kinds of pairs.
+
+        >>> EvaluationRecipe(grid=51).settings("all")["grid"]
+        51
+        """
+        names = ("negatives_per_positive", "seed", "far", "grid", "epsilon", "utility")
+        return {**{name: getattr(self, name) for name in names}, "pairs": pairs, "target_far": self.far[0]}
 
     @model_validator(mode="after")
     def _test_or_held_out(self) -> Self:

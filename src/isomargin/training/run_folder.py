@@ -62,6 +62,14 @@ class RunFolder:
         """The evaluation of these embeddings. It is written last, so a run that has it is finished."""
         return self.path / "evaluation.json"
 
+    def evaluation_of(self, pairs: str) -> Path:
+        """The evaluation by other pairs, where a recipe asks for two kinds.
+
+        >>> RunFolder(Path("runs/birds")).evaluation_of("sampled").name
+        'sampled-evaluation.json'
+        """
+        return self.path / f"{pairs}-evaluation.json"
+
     @property
     def raw_evaluation(self) -> Path:
         """The evaluation of the vectors that a head was trained on, as they are, on the same classes."""

@@ -17,6 +17,7 @@ from isomargin.losses.gather import gather
 from isomargin.measure.evaluate import evaluate
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.scores.registry import find_score
+from isomargin.measure.settings import Pairs
 from isomargin.models.embedder import Embedder, make_model
 from isomargin.training.embed import as_embedding_set, data_root, embed
 from isomargin.training.frozen_stages import FrozenStages
@@ -53,20 +54,19 @@ def score(
     vectors = embed_together(fabric, embedder, images, recipe, workers, frozen)
     scores: dict[str, float] = {}
     if fabric.global_rank == 0:
-        evaluation = _evaluate(vectors, images.labels, recipe)
+        evaluation = _evaluate(vectors, images.labels, recipe, recipe.evaluation.pairs[0])
         scores = {f"recall@{k}": value for k, value in evaluation.recall_at_k.items()}
         scores |= {name: find_score(name).read(evaluation) for name in SCORES}
         scores |= {"target_distance": evaluation.target.distance, "target_frr": evaluation.target.frr}
     return fabric.broadcast(scores)
 
 
-def _evaluate(vectors: NDArray[np.float32], labels: NDArray[Any], recipe: Recipe) -> Evaluation:
+def _evaluate(vectors: NDArray[np.float32], labels: NDArray[Any], recipe: Recipe, pairs: Pairs) -> Evaluation:
     """Evaluate with the settings of the recipe; warnings are in the notes of the evaluation."""
-    far = recipe.evaluation.far
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            return evaluate(vectors, labels, far=far, target_far=far[0], progress=None)
+            return evaluate(vectors, labels, **recipe.evaluation.settings(pairs), progress=None)
     except InputError as error:  # the labels and the rates were checked before training
         raise DivergedError(
             f"the model cannot be evaluated ({error}): its embeddings have collapsed, lower optimizer.learning_rate or "
@@ -130,11 +130,14 @@ def finish(
     raw = raw_features(fabric, images, recipe, workers, frozen)
     if fabric.global_rank == 0:
         embeddings = as_embedding_set(vectors, images, data_root(recipe))
-        evaluation = _evaluate(vectors, embeddings.labels, recipe)
+        main, *others = recipe.evaluation.pairs
+        evaluation = _evaluate(vectors, embeddings.labels, recipe, main)
         embeddings.save(run.embeddings)
+        for pairs in others:
+            _evaluate(vectors, embeddings.labels, recipe, pairs).save(run.evaluation_of(pairs))
         if raw is not None:
             with suppress(DivergedError):  # vectors without a direction can be trained on, but not be compared
-                _evaluate(raw, embeddings.labels, recipe).save(run.raw_evaluation)
+                _evaluate(raw, embeddings.labels, recipe, main).save(run.raw_evaluation)
         evaluation.save(run.evaluation)
     fabric.barrier()
     return Evaluation.load(run.evaluation)

@@ -80,7 +80,8 @@ def open_data(recipe: Recipe, check: bool = True) -> RecipeData:
         return RecipeData(_digest(everything), everything, None, None, (*data.notes, NOT_EVALUATED))
     train, unseen = hold_out(data.train, recipe.evaluation.held_out, recipe.seed)
     for images in (data.test,) if unseen is None else (unseen, data.test):
-        check_labels(images.labels, recipe.evaluation.far)
+        for pairs in recipe.evaluation.pairs:
+            check_labels(images.labels, **recipe.evaluation.settings(pairs))
     unseen = data.test if unseen is None else unseen
     return RecipeData(_digest(train, unseen, data.test), train, unseen, data.test, data.notes)
 

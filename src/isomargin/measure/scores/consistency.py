@@ -20,8 +20,7 @@ def opis(class_utility: Floats, mean_utility: Floats | None = None) -> float:
 
     .. math:: \mathrm{OPIS} = \frac{1}{T N} \sum_{i=1}^{T} \sum_{j=1}^{N} \bigl(U_i(d_j) - \bar U(d_j)\bigr)^2
 
-    The paper's Algorithm 1 sums over the grid and divides by the width of the range, but does not multiply by the grid
-    step, so its result is N / (d_max - d_min) times larger. This function follows the integral of Eq. 2.
+    The paper's Algorithm 1 lacks the grid step, see `printed_opis`. This function follows the integral of Eq. 2.
 
     Args:
         class_utility: (classes, grid) each class's utility at each distance.
@@ -32,6 +31,26 @@ def opis(class_utility: Floats, mean_utility: Floats | None = None) -> float:
     """
     mean = class_utility.mean(axis=0) if mean_utility is None else mean_utility
     return round_off(np.square(class_utility - mean).mean())
+
+
+def printed_opis(class_utility: Floats, width: float, mean_utility: Floats | None = None) -> float:
+    r"""OPIS as the paper's Algorithm 1 prints it: the sum over the grid without its step width.
+
+    .. math:: \sum_{j=1}^{N} \frac{\sum_{i=1}^{T} \bigl(U_i(d_j) - \bar U(d_j)\bigr)^2}{T (d_\max - d_\min)}
+
+    This is N / (d_max - d_min) times `opis`, so it grows with the number of grid points. It is only for comparison with
+    numbers that were computed by the letter of that algorithm.
+
+    Args:
+        class_utility: (classes, grid) each class's utility at each distance.
+        width: d_max - d_min, the width of the calibration range.
+        mean_utility: (grid,) curve from which deviations are measured; by default the mean of the classes' curves.
+
+    >>> printed_opis(np.array([[1.0, 0.8], [0.6, 0.8]]), width=0.5)
+    0.08
+    """
+    mean = class_utility.mean(axis=0) if mean_utility is None else mean_utility
+    return round_off(np.square(class_utility - mean).mean(axis=0).sum() / width)
 
 
 def round_off(value: float) -> float:

@@ -55,6 +55,8 @@ class Score:
     """For rates: the independent units in which an error can occur. If none occurs, their number bounds the rate."""
     own: bool = False
     """Whether this project defined the score, rather than the literature."""
+    on_request: bool = False
+    """Whether the score is only for comparison with published numbers: it is then left out of tables and `scalars`."""
 
     def title_for(self, settings: Settings) -> str:
         """Return the title with the values of the settings.
@@ -132,6 +134,15 @@ _FIXED = (
         "calibration range.",
         read=lambda evaluation: evaluation.opis,
         **_OPIS,
+    ),
+    Score(
+        "printed_opis",
+        "OPIS as printed in Algorithm 1",
+        "OPIS as the paper's Algorithm 1 prints it: the sum over the grid without its step width, divided by the width "
+        "of the calibration range. It grows with the number of grid points.",
+        read=lambda evaluation: evaluation.printed_opis,
+        on_request=True,
+        **{**_OPIS, "bounds": (0.0, math.inf)},
     ),
     Score(
         "debiased_opis",
@@ -292,8 +303,12 @@ def find_score(name: str) -> Score:
 
 
 def scores_of(evaluation: Evaluation) -> dict[str, Score]:
-    """Return the scores that an evaluation has, by name, in the order in which they are shown."""
+    """Return the scores that an evaluation has, by name, in the order in which they are shown.
+
+    Scores on request, such as `printed_opis`, are not among them.
+    """
     recall = {f"recall@{k}": find_score(f"recall@{k}") for k in evaluation.recall_at_k}
-    fixed = {name: score for name, score in SCORES.items() if score.group != "retrieval"}
-    ranks = {name: score for name, score in SCORES.items() if score.group == "retrieval"}
+    usual = {name: score for name, score in SCORES.items() if not score.on_request}
+    fixed = {name: score for name, score in usual.items() if score.group != "retrieval"}
+    ranks = {name: score for name, score in usual.items() if score.group == "retrieval"}
     return {**fixed, **recall, **ranks}
