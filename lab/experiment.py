@@ -93,6 +93,10 @@ class Plan(_Part):
     """By setting, another number of seeds, for settings that take long."""
     needs: str = ""
     """Data, devices and hours, in words."""
+    raw: bool = False
+    """Whether the features that heads are trained on, and those of pretrained networks, have a row of their own."""
+    equalized: bool = False
+    """Whether every run is also measured with the default equalizer, in rows `TRAINING + local`."""
     margins: Margins | None = None
     """For kind `margins`."""
     batches: Annotated[int, Field(ge=1)] = 20
@@ -138,6 +142,8 @@ class Experiment(_Part):
     """What a row of the table is: the mean over seeds, or one seed, with mean and standard deviation below."""
     ranges: tuple[tuple[Rate, Rate], ...] = ()
     """Ranges of false accept rates that OPIS is computed for, besides the recipe's own."""
+    keep: Literal["evaluations"] | None = None
+    """`evaluations`: results hold what is needed to compare every run again without its folder; see `lab.kept`."""
     figures: tuple[ExperimentFigure, ...] = ()
     published: tuple[dict[str, str | float | None], ...] = ()
     """The rows that the paper prints. They are shown below the table, and nothing is computed from them."""

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from isomargin.core import checks
 from isomargin.core.errors import InputError
 from isomargin.training.recipe import Recipe, load_recipe
+from lab.choices import RAW, is_raw, without_local
 from lab.experiment import Experiment, Plan, Scale, Setting, load_settings, plan_of
 
 
@@ -42,8 +43,12 @@ class PlannedRun(BaseModel):
 
     @property
     def folder(self) -> Path:
-        """Its folder within the folder of all experiments: a run that several experiments share is trained once."""
-        return Path(self.setting) / self.variant / f"seed-{self.seed}"
+        """Its folder within the folder of all experiments: a run that several experiments share is trained once.
+
+        An equalized run is in the folder of the run itself.
+        """
+        trained = without_local(self.choices)
+        return Path(self.setting) / (RAW if is_raw(trained) else variant_of(trained)) / f"seed-{self.seed}"
 
 
 def planned_runs(

@@ -2,7 +2,6 @@
 
 import sys
 from contextlib import contextmanager
-from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -10,8 +9,7 @@ import pytest
 import yaml
 
 from isomargin import figures
-from isomargin.measure.seed_comparison import compare_seeds
-from lab import cli, experiment, seed_means
+from lab import cli, comparisons, experiment
 
 SETTINGS = {
     "settings": {
@@ -70,8 +68,8 @@ def unsaved_figures(monkeypatch):
 
 @pytest.fixture
 def few_draws(monkeypatch):
-    """Resample classes 100 times in place of 1,000, where only the rows of a table matter and not their intervals."""
-    monkeypatch.setattr(seed_means, "compare_seeds", partial(compare_seeds, draws=100))
+    """Resample classes 100 times in place of 5,000, where only the rows of a table matter and not their intervals."""
+    monkeypatch.setattr(comparisons, "DRAWS", 100)
 
 
 @pytest.fixture
