@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from isomargin.core.errors import InputError
 from lab.calibration_ranges import range_tables
+from lab.choices import is_local, is_raw
 from lab.experiment import Experiment, load_experiment, load_settings
 from lab.files import read_csv
-from lab.results_folder import RANGES, TABLE
+from lab.rank_correlation import rank_sentences
+from lab.results_folder import RANGES, RUNS, TABLE
 from lab.score_text import NOTHING, change_text, score_text, signs, title
 from lab.table_text import Table, as_latex, as_markdown, markdown_page
 
@@ -33,6 +36,9 @@ def tables_text(name: str, results: Path, form: Format = "markdown") -> str:
     if not (folder / TABLE).is_file():
         raise InputError(f"{folder} has no {TABLE}: run the experiment first, or choose other --results")
     tables = [make_table(experiment, read_csv(folder / TABLE))]
+    if any(wanted.figure == "error_against_opis" for wanted in experiment.figures):
+        sentences = rank_sentences(read_csv(folder / RUNS))
+        tables = [replace(tables[0], notes=(*tables[0].notes, *sentences))]
     ranges = range_tables(read_csv(folder / RANGES)) if (folder / RANGES).is_file() else []
     if form == "latex":
         return "\n".join(as_latex(table.heads, table.lines) for table in (*tables, *ranges))
@@ -123,10 +129,16 @@ def training_notes(rows: Sequence[Row], axes: Sequence[str]) -> tuple[str, ...]:
     notes = setting_notes(row["setting"] for row in rows)
     compared = [row for row in rows if row.get("against")]
     if compared:
-        single = any(row["seeds"] == "1" for row in compared)
+        single = any(row["seeds"] == "1" and not is_raw(row) for row in compared)
         over = "classes; a single seed cannot show how much seeds differ" if single else "classes and seeds"
         notes.append(
             f"Changes compare with {bases(compared, axes)}; in brackets, 95% confidence intervals over {over}."
+        )
+    if any(is_raw(row) and not is_local(row) for row in rows):
+        notes.append("raw: the features themselves, before anything is trained; table.csv has changes from them too.")
+    if any(is_local(row) for row in rows):
+        notes.append(
+            "+ local: the same embeddings with the default equalizer, fitted on the test items without labels."
         )
     return tuple(notes)
 
