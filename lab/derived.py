@@ -163,5 +163,8 @@ def equalized(run: PlannedRun, folder: Path) -> Evaluation:
     with locked(place.path, wait=True):
         if not path.is_file():
             embeddings = EmbeddingSet.load(place.embeddings)
-            evaluated(embeddings, run.recipe, Equalizer().fit(embeddings.vectors)).save(path)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # of few items, as the toy has
+                equalizer = Equalizer().fit(embeddings.vectors)
+            evaluated(embeddings, run.recipe, equalizer).save(path)
     return Evaluation.load(path)

@@ -37,7 +37,10 @@ AXES = {"loss": ["smooth_ap", "arcface"], "training": ["plain", "tcm"]}
 
 @contextmanager
 def experiments_in(folder):
-    """Replace the experiments; `add(name, **fields)` adds one, with a plan `toy` unless plans are given."""
+    """Replace the experiments; `add(name, **fields)` adds one, with a plan `toy` unless plans are given.
+
+    `add.settings(name=fields)` adds or replaces settings.
+    """
     (folder / "experiments").mkdir(parents=True)
     (folder / "settings.yaml").write_text(yaml.safe_dump(SETTINGS))
 
@@ -47,6 +50,12 @@ def experiments_in(folder):
         (folder / "experiments" / f"{name}.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
         return experiment.load_experiment(name)
 
+    def settings(**added):
+        content = {**SETTINGS, "settings": {**SETTINGS["settings"], **added}}
+        (folder / "settings.yaml").write_text(yaml.safe_dump(content))
+        experiment.load_settings.cache_clear()
+
+    add.settings = settings
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(experiment, "FOLDER", folder)
         experiment.load_settings.cache_clear()
