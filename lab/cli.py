@@ -61,6 +61,7 @@ def run(
     ] = 1,
     devices: Devices = 1,
     list_them: Annotated[bool, typer.Option("--list", help="List the experiments and what they need.")] = False,
+    dry: Annotated[bool, typer.Option("--dry", help="Only count the runs of each setting.")] = False,
 ) -> None:
     """Run an experiment of the paper, or continue it, and write its results.
 
@@ -71,7 +72,7 @@ def run(
     within one call.
     """
     from lab.experiment import as_scale
-    from lab.run_experiment import run_experiment
+    from lab.run_experiment import count_runs, run_experiment
     from lab.tables import tables_text
 
     if list_them:
@@ -79,6 +80,10 @@ def run(
         return
     if name is None:
         raise InputError("the name of an experiment is needed, `python -m lab NAME`: see --list")
+    if dry:
+        for experiment in with_scale(as_scale(scale)) if name == ALL else [name]:
+            print("\n".join([experiment, *(f"  {line}" for line in count_runs(experiment, as_scale(scale), seeds))]))
+        return
     if any(os.environ.get(variable, "1") != "1" for variable in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")):
         raise InputError("the lab starts the processes of every run itself: start it without torchrun, with --devices")
     if name == ALL and (settings is not None or only):

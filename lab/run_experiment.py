@@ -29,13 +29,14 @@ from lab.files import write_csv
 from lab.jobs import Report
 from lab.kept import Measured
 from lab.loading import Loader
-from lab.margins import draw_margins, margins_results, search_margins
+from lab.margins import draw_margins, margins_results, search_margins, search_names
 from lab.merging import Whole, merge
 from lab.plan import PlannedRun, check_choices, find_settings, planned_runs, result_name
 from lab.results_folder import RANGES, Results, read_results, write_results
 from lab.seed_means import make_rows, run_values, stored_draws, table_rows
 from lab.toy_data import write_toy_data
 from lab.training_runs import Train, train_all
+from lab.tuning import fewest_and_most, run_tuning, tuning_results, with_earlier, write_chosen
 
 Finish = Callable[[Path], None]
 """Writes what results have besides tables, such as figures, into their folder."""
@@ -94,6 +95,8 @@ def run_experiment(
     runs = with_derived(plan, planned_runs(experiment, scale, seeds, data, settings, only), data)
     if experiment.kind == "margins":
         new, finish = run_margins(plan, runs, folder, train, jobs, report)
+    elif experiment.kind == "tuning":
+        new, finish = tune_all(plan, runs, folder, train, jobs, report)
     elif experiment.kind == "cost":
         new, finish = run_cost(experiment, plan, runs, devices, report)
     else:
@@ -101,6 +104,8 @@ def run_experiment(
     before = read_results(place) if is_part else None  # again: other parts may have been written in the meantime
     if before is None:
         write_results(new, place)
+    elif experiment.kind == "tuning":
+        write_results(with_earlier(new, before), place)
     else:
         write_results(merge(new, before, whole_of(experiment, scale), runs, report), place, keep_figures=True)
     finish(place)
@@ -207,6 +212,34 @@ def run_margins(
     assert plan.margins is not None
     searches = search_margins(plan.margins, runs, folder, train, jobs, report)
     return margins_results(searches), partial(draw_margins, searches, plan.margins.tolerance)
+
+
+def tune_all(
+    plan: Plan, runs: Sequence[PlannedRun], folder: Path, train: Train, jobs: int, report: Report
+) -> tuple[Results, Finish]:
+    """Tune TCM and the class alignment; what was chosen is written beside the table."""
+    cases = run_tuning(plan, runs, folder, train, jobs, report)
+    return tuning_results(cases), partial(write_chosen, cases)
+
+
+def count_runs(name: str, scale: Scale, seeds: int | None = None) -> list[str]:
+    """Say how many runs an experiment has in each setting; of a search, how many at least and at most."""
+    experiment = load_experiment(name)
+    plan = plan_of(experiment, scale)
+    known, _ = load_settings()
+    anywhere = {setting.data: Path() for setting in known.values() if setting.data is not None}
+    planned = planned_runs(experiment, scale, seeds, anywhere)
+    lines = []
+    for setting in plan.settings:
+        number = sum(run.setting == setting for run in planned)
+        if plan.tuning is not None:
+            fewest, most = fewest_and_most(plan.tuning)
+            lines.append(f"{setting}: {number * fewest} to {number * most} runs")
+        elif plan.margins is not None:
+            lines.append(f"{setting}: {number * len(search_names(plan.margins))} runs")
+        else:
+            lines.append(f"{setting}: {number} runs")
+    return lines
 
 
 def run_cost(

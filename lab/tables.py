@@ -65,6 +65,8 @@ def make_table(experiment: Experiment, rows: Sequence[Row]) -> Table:
             return training_table(experiment, rows)
         case "margins":
             return margins_table(experiment, rows)
+        case "tuning":
+            return tuning_table(experiment, rows)
         case "cost":
             return cost_table(experiment, rows)
 
@@ -199,6 +201,29 @@ def margins_cells(row: Row) -> list[str]:
         *(score_text(row, f"opis{part}", "opis") for part in (" without TCM", "")),
         signs(f"{100 * (opis / base_opis - 1):+.0f}%") if base_opis > 0 else NOTHING,
     ]
+
+
+# Tuning
+
+
+def tuning_table(experiment: Experiment, rows: Sequence[Row]) -> Table:
+    """Make the table of what was chosen for TCM and the class alignment, with the scores on held-out classes."""
+    axes = axes_of(experiment, rows)
+    scores = [f"{score} {kind}" for score in ("recall@1 %", "OPIS ×1e-3") for kind in ("plain", "chosen")]
+    heads = ["setting", *axes, "regularizer", "seeds", "points", "m⁺", "m⁻", "share", *scores]
+    lines = [[row["setting"], *(row[axis] for axis in axes), *tuning_cells(row)] for row in rows]
+    ends = [row for row in rows if row["at_end"] == "True"]
+    note = f"{len(ends)} of {len(rows)} choices are at an end of the values that are tried, marked by *."
+    return Table(heads, lines, notes=(*setting_notes(row["setting"] for row in rows), note))
+
+
+def tuning_cells(row: Row) -> list[str]:
+    """Write what was chosen; dashes where training diverged at every point."""
+    mark = "*" if row["at_end"] == "True" else ""
+    numbers = [f"{float(row[name]):g}" if row[name] else NOTHING for name in ("positive_margin", "negative_margin")]
+    share = f"{float(row['share']):g}" if row["share"] else NOTHING
+    scores = [score_text(row, f"{score}{part}", score) for score in ("recall@1", "opis") for part in (" plain", "")]
+    return [row["training"], row["seeds"], row["points"], *numbers, f"{share}{mark}", *scores]
 
 
 # Times
