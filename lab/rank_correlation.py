@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from lab.choices import is_derived
@@ -31,7 +32,8 @@ def rank_sentences(runs: Sequence[Mapping[str, str]]) -> list[str]:
                 trained = [run for run in some if run.get("length") != shortest]
                 if shortest and len(trained) < len(some):
                     groups[f"the {len(trained)} of these that are not {shortest}"] = trained
-        parts = [f"{spearman(group):+.2f} over {which}" for which, group in groups.items() if len(group) >= LEAST]
+        found = {which: spearman(group) for which, group in groups.items() if len(group) >= LEAST}
+        parts = [f"{value:+.2f} over {which}" for which, value in found.items() if not math.isnan(value)]
         if parts:
             listed = signs(", ".join(parts))
             sentences.append(f"{setting}: Spearman's rank correlation of 1 − recall@1 and OPIS is {listed}.")
@@ -39,8 +41,13 @@ def rank_sentences(runs: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def spearman(runs: Sequence[Mapping[str, str]]) -> float:
-    """Compute the rank correlation of error and OPIS; positive where the models that err less are more consistent."""
+    """Compute the rank correlation of error and OPIS; positive where the models that err less are more consistent.
+
+    NaN where all models have the same error or OPIS.
+    """
     from scipy.stats import spearmanr
 
     errors, opis = ([factor * float(run[name]) for run in runs] for name, factor in (("recall@1", -1), ("opis", 1)))
+    if len(set(errors)) == 1 or len(set(opis)) == 1:
+        return math.nan
     return float(spearmanr(errors, opis).statistic)
