@@ -13,11 +13,21 @@ has its scores and their changes. Times, such as `loss` and `epoch` of the exper
 measurements in brackets. Other settings, such as `setting=` and `loss=`, select rows of the file; commas separate
 several values.
 
+Where the file has raw features (training=raw), they are the first line, with their scores in the columns of the first
+choice. `raw=changes` adds how the first choice changes them. `plain+local` is plain training, equalized.
+
 `glance` is a table of several experiments: how much some choices of the training change one score, by loss and setting,
-and how many of the changes are statistically significant, that is, have a 95% confidence interval without zero. A loss
-that several of the experiments have in a setting is taken from the first of them.
+and how many of the changes are statistically significant, that is, have a 95% confidence interval without zero: these
+are in bold. A dagger marks those that are still significant at 5% after Holm's correction over all comparisons of the
+table. A loss that several of the experiments have in a setting is taken from the first of them.
 
     <!-- table: glance of=base-losses/cub-heads,convergence/omniglot training=tcm,alignment column=opis -->
+    <!-- end -->
+
+`correlation` is a sentence: Spearman's rank correlation of the error 1 - recall@1 and OPIS over the runs of an
+experiment, from its runs.csv.
+
+    <!-- table: correlation of=pareto -->
     <!-- end -->
 
 `equalize`, `networks`, `regime` and `targets` are tables of the experiment equalize: of one data set, of networks
@@ -36,8 +46,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the lab is not installed
 
 from isomargin.measure.settings import Settings
+from lab.choices import LOCAL, RAW
 from lab.equalizing.tables import TABLES
 from lab.files import read_csv
+from lab.holm import LEVEL, holm
+from lab.rank_correlation import rank_sentences
 from lab.score_text import NOTHING, change_text, score_of, unit
 from lab.table_text import as_markdown
 
@@ -62,6 +75,9 @@ LOSSES = {
 NAMES = {
     **LOSSES,
     "tcm": "TCM",
+    "tcm_paper": "TCM, weight 1",
+    "raw": "raw features",
+    "none": "",
     "both": "alignment and TCM",
     "tcm_by_weight": "TCM",
     "alignment_by_weight": "alignment",
@@ -78,6 +94,8 @@ NAMES = {
 
 def name(text: str) -> str:
     """Give the name of a choice or a column that readers know."""
+    if text.endswith(LOCAL):
+        return f"{name(text.removesuffix(LOCAL))}{LOCAL}"
     score = score_of(text)
     return NAMES.get(text) or (text.replace("_", " ") if score is None else score.title_for(Settings()))
 
@@ -105,25 +123,36 @@ def table(experiment: str, wanted: dict[str, str]) -> str:
     """Make a table of one experiment."""
     rows = read(experiment, wanted)
     axes, columns = wanted["rows"].split(","), wanted["columns"].split(",")
+    of_setting = {"setting": wanted["setting"]} if "setting" in wanted else {}
+    raw = [row for row in read(experiment, of_setting) if row.get("training") == RAW]
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        groups.setdefault(tuple(row[axis] for axis in axes), []).append(row)
+        if row.get("training") != RAW:
+            groups.setdefault(tuple(row[axis] for axis in axes), []).append(row)
     if "across" in wanted:
         axis, _, choices = wanted["across"].partition(":")
-        heads, cells = across_table(groups, axis, choices.split(","), columns)
+        heads, cells = across_table(groups, axis, choices.split(","), columns, wanted.get("raw") == "changes")
     else:
         heads, cells = plain_table(groups, columns)
-    names = [[name(choice) for choice in key] for key in groups]
-    return as_markdown([*axes, *heads], [[*begin, *line] for begin, line in zip(names, cells, strict=True)])
+    lines = [[*(name(choice) for choice in key), *line] for key, line in zip(groups, cells, strict=True)]
+    for row in raw:
+        begin = [name(RAW) if axis in ("loss", "training") else name(row[axis]) for axis in axes]
+        scores = [score_cell(row, column) for column in columns]
+        lines.insert(0, [*begin, *scores, *[NOTHING] * (len(heads) - len(scores))])
+    return as_markdown([*axes, *heads], lines)
 
 
 Cells = tuple[list[str], list[list[str]]]
 """Heads and lines."""
 
 
-def across_table(groups: dict[tuple[str, ...], list[Row]], axis: str, choices: list[str], columns: list[str]) -> Cells:
-    """Give the scores of the first choice of an axis, and the changes of the others."""
+def across_table(
+    groups: dict[tuple[str, ...], list[Row]], axis: str, choices: list[str], columns: list[str], from_raw: bool = False
+) -> Cells:
+    """Give the scores of the first choice of an axis, and the changes of the others; of the first from raw if asked."""
     heads = [f"{name(choice)}: {name(column)}" for choice in choices for column in columns]
+    if from_raw:
+        heads[len(columns) : len(columns)] = [f"{name(choices[0])} from raw: {name(column)}" for column in columns]
     lines = []
     for rows in groups.values():
         line = []
@@ -131,6 +160,8 @@ def across_table(groups: dict[tuple[str, ...], list[Row]], axis: str, choices: l
             (chosen,) = (row for row in rows if row[axis] == choice)
             cell = score_cell if choice == choices[0] else change_text
             line += [cell(chosen, column) for column in columns]
+            if from_raw and choice == choices[0]:
+                line += [change_text(chosen, column, " from raw") for column in columns]
         lines.append(line)
     return heads, lines
 
@@ -170,26 +201,52 @@ def glance(wanted: dict[str, str]) -> str:
     cases = read_cases(wanted["of"], wanted["training"])
     settings = list(dict.fromkeys(source.split("/")[1] for source in wanted["of"].split(",")))
     heads = ["loss", *(f"{setting}: {name(training)}" for setting in settings for training in trainings)]
+    wanted_rows = [row for rows in cases.values() for training, row in rows.items() if training in trainings]
+    corrected = dict(zip(map(id, wanted_rows), holm([p_value(row, column) for row in wanted_rows]), strict=True))
     lines = []
     for loss in losses_of(cases):
         rows = [cases.get((setting, loss), {}).get(training) for setting in settings for training in trainings]
-        lines.append([name(loss), *(change_without_interval(row, column) for row in rows)])
+        lines.append([name(loss), *(change_without_interval(row, column, corrected) for row in rows)])
     counts = []
     for training in trainings:
-        signs = [sign(rows[training], column) for rows in cases.values() if training in rows]
+        chosen = [rows[training] for rows in cases.values() if training in rows]
+        signs = [sign(row, column) for row in chosen]
+        lasting = [sign(row, column) for row in chosen if corrected[id(row)] < LEVEL]
         counts.append(
-            f"with {name(training)} {signs.count(-1)} of {len(signs)} are measurably lower and {signs.count(1)} higher"
+            f"with {name(training)} {signs.count(-1)} of {len(signs)} are significantly lower "
+            f"({lasting.count(-1)} after the correction) and {signs.count(1)} higher ({lasting.count(1)})"
         )
     title = f"{name(column)[0].upper()}{name(column)[1:]}"
-    return f"{as_markdown(heads, lines)}\n{title}, of all cases: {'; '.join(counts)}.\n"
+    return (
+        f"{as_markdown(heads, lines)}\n{title}, of all cases: {'; '.join(counts)}. Bold: the 95% confidence interval "
+        f"excludes zero. †: also significant at 5% after Holm's correction over all {len(wanted_rows)} comparisons of "
+        "the table.\n"
+    )
 
 
-def change_without_interval(row: Row | None, column: str) -> str:
-    """Write a change without its interval, in bold where the interval excludes zero; a dash where there is none."""
+def p_value(row: Row, column: str) -> float:
+    """Give the p value of a change."""
+    return float(row[f"{column} p"])
+
+
+def change_without_interval(row: Row | None, column: str, corrected: dict[int, float]) -> str:
+    """Write a change without its interval, in bold where the interval excludes zero; a dash where there is none.
+
+    A dagger stands where the corrected p value, by the identity of the row, is below 5% too.
+    """
     if row is None:
         return NOTHING
     text = change_text(row, column).partition(" (")[0]
-    return f"**{text}**" if sign(row, column) else text
+    if not sign(row, column):
+        return text
+    return f"**{text}**{'†' if corrected[id(row)] < LEVEL else ''}"
+
+
+def correlation(wanted: dict[str, str]) -> str:
+    """Say how the error and OPIS of an experiment's runs are ranked, together and by training."""
+    return "".join(
+        f"{sentence}\n" for sentence in rank_sentences(read_csv(ROOT / "results" / wanted["of"] / "runs.csv"))
+    )
 
 
 def sign(row: Row, column: str) -> int:
@@ -203,9 +260,11 @@ def filled(page: str) -> str:
     """Give a page with its tables filled in again."""
 
     def fill(found: re.Match[str]) -> str:
-        wanted = dict(setting.split("=", 1) for setting in found["settings"].split())
+        settings = found["settings"].replace("+local", "&").split()
+        wanted = dict(setting.replace("&", LOCAL).split("=", 1) for setting in settings)
         head = found[0][: found[0].index("-->") + 4]
-        text = glance(wanted) if found["name"] == "glance" else table(found["name"], wanted)
+        several = {"glance": glance, "correlation": correlation}.get(found["name"])
+        text = several(wanted) if several else table(found["name"], wanted)
         return f"{head}{text}<!-- end -->"
 
     def fill_equalize(found: re.Match[str]) -> str:

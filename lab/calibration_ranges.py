@@ -56,13 +56,13 @@ def score_ranges(
     groups, scores = grouped(runs), []
     for setting in dict.fromkeys(run.setting for run in runs):
         models = {choices: group for (name, choices), group in groups.items() if name == setting}
-        first = load(next(iter(models.values()))[0].folder)
+        first = load(next(iter(models.values()))[0]).evaluation
         evaluated: Range = (float(first.settings.far[0]), float(first.settings.far[1]))
         opis: dict[Range, list[float]] = {far: [] for far in dict.fromkeys((*experiment.ranges, evaluated))}
         for group in models.values():
             for far in list(opis):
                 try:
-                    values = [load(run.folder).with_settings(far=far).opis for run in group]
+                    values = [load(run).evaluation.with_settings(far=far).opis for run in group]
                 except InputError as error:
                     report(f"note: {setting} has no OPIS from {far[0]:g} to {far[1]:g}: {error}")
                     del opis[far]

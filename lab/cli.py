@@ -26,7 +26,7 @@ Results = Annotated[Path | None, typer.Option(help="Folder of all results; resul
 def main() -> None:
     """Run the command; turn bad input into one sentence and exit code 2."""
     arguments = sys.argv[1:] or ["--help"]
-    if arguments[0] not in ("run", "tables", "recipe", "--help"):
+    if arguments[0] not in ("run", "tables", "recipe", "check", "--help"):
         arguments.insert(0, "run")
     run_app(app, "lab", arguments)
 
@@ -61,17 +61,18 @@ def run(
     ] = 1,
     devices: Devices = 1,
     list_them: Annotated[bool, typer.Option("--list", help="List the experiments and what they need.")] = False,
+    dry: Annotated[bool, typer.Option("--dry", help="Only count the runs of each setting.")] = False,
 ) -> None:
     """Run an experiment of the paper, or continue it, and write its results.
 
     `python -m lab base-losses --data cub=FOLDER` trains the runs that are missing, one folder per run, and writes
-    runs.csv, table.csv, recipes.yaml and figures into results/base-losses. The same command again continues.
-    `python -m lab all` runs every experiment. With --settings or --only a part of an experiment is run, and its rows
-    are merged into those that are already there, except for times and ranks, which can only be compared within one
-    call.
+    runs.csv, table.csv, differences.npz, recipes.yaml and figures into results/base-losses. The same command again
+    continues. `python -m lab all` runs every experiment. With --settings or --only a part of an experiment is run, and
+    its rows are merged into those that are already there, except for times and ranks, which can only be compared
+    within one call.
     """
     from lab.experiment import as_scale
-    from lab.run_experiment import run_experiment
+    from lab.run_experiment import count_runs, run_experiment
     from lab.tables import tables_text
 
     if list_them:
@@ -79,6 +80,10 @@ def run(
         return
     if name is None:
         raise InputError("the name of an experiment is needed, `python -m lab NAME`: see --list")
+    if dry:
+        for experiment in with_scale(as_scale(scale)) if name == ALL else [name]:
+            print("\n".join([experiment, *(f"  {line}" for line in count_runs(experiment, as_scale(scale), seeds))]))
+        return
     if any(os.environ.get(variable, "1") != "1" for variable in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")):
         raise InputError("the lab starts the processes of every run itself: start it without torchrun, with --devices")
     if name == ALL and (settings is not None or only):
@@ -134,6 +139,29 @@ def tables(
         if name == ALL:
             print(f"\n## {experiment}\n" if wanted == "markdown" else f"% {experiment}")
         print(tables_text(experiment, results, wanted), end="")
+
+
+@app.command()
+def check(
+    name: Annotated[str, typer.Argument(help="Name of the experiment, or all.")],
+    results: Annotated[Path, typer.Option(help="Folder of all results.")] = Path("results"),
+) -> None:
+    """Compute every mean, interval and p value of table.csv again, from runs.csv and the stored draws.
+
+    Says what differs, and which experiments have no stored draws.
+    """
+    from lab.checking import check_results
+    from lab.experiment import experiment_names
+
+    found = [path.parent.name for path in sorted(results.glob("*/table.csv"))]
+    names = [experiment for experiment in found if experiment in experiment_names()] if name == ALL else [name]
+    faulty = []
+    for experiment in names:
+        checked = check_results(experiment, results)
+        print(checked.text(), flush=True)
+        faulty += [experiment] if checked.faults else []
+    if faulty:
+        raise InputError(f"{', '.join(faulty)}: table.csv does not follow from what is stored beside it")
 
 
 @app.command()

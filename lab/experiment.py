@@ -37,6 +37,10 @@ class Choice(_Part):
     """Only where other axes have these choices; the last choice that fits is used."""
     join: tuple[str, ...] = ()
     """Other choices of the same axis, each one regularizer: these are combined first, then come the changes."""
+    tuned: str = ""
+    """The regularizer of this name that `tuning` has chosen for the loss in the setting's `tuned_in`, if it has."""
+    weight: float | None = None
+    """With `tuned`: a weight in place of the share that was chosen."""
 
 
 class Setting(_Part):
@@ -54,6 +58,8 @@ class Setting(_Part):
     """For features: all images together, to be split by class, or as the image folders train and test split them."""
     closed: bool = False
     """For features whose split is given: every class must be in both parts."""
+    tuned_in: str | None = None
+    """The setting on whose held-out classes the choices with `tuned` were searched."""
     about: str = ""
     """A short description, for the notes of tables."""
     choices: dict[str, dict[str, list[Choice]]] = {}
@@ -79,6 +85,32 @@ class Margins(_Part):
     """How much recall@1 may fall for a lower OPIS."""
 
 
+class Tuning(_Part):
+    """What an experiment of kind `tuning` tries; see `lab.tuning`."""
+
+    positive: tuple[float, ...]
+    """The ladder of positive margins, ascending: the search goes from one value to the next."""
+    negative: tuple[float, ...]
+    start_positive: tuple[float, ...]
+    """The margins that it begins with, all pairs of them."""
+    start_negative: tuple[float, ...]
+    shares: tuple[float, ...] = (0.1, 0.3, 1.0)
+    """Of TCM and of the class alignment alike."""
+    share: float = 0.3
+    """That the margins are searched with."""
+    tolerance: Annotated[float, Field(ge=0)] = 0.005
+    """How far recall@1 may be below plain training's."""
+
+    @model_validator(mode="after")
+    def _start_on_the_ladders(self) -> Self:
+        for values, ladder in ((self.start_positive, self.positive), (self.start_negative, self.negative)):
+            if list(ladder) != sorted(set(ladder)) or not set(values) <= set(ladder):
+                raise ValueError(f"ladders are ascending and hold where the search begins: {ladder}, {values}")
+        if self.share not in self.shares:
+            raise ValueError(f"the margins are searched with share {self.share}, which is not among {self.shares}")
+        return self
+
+
 class Plan(_Part):
     """The runs of an experiment at one scale."""
 
@@ -93,8 +125,14 @@ class Plan(_Part):
     """By setting, another number of seeds, for settings that take long."""
     needs: str = ""
     """Data, devices and hours, in words."""
+    raw: bool = False
+    """Whether the features that heads are trained on, and those of pretrained networks, have a row of their own."""
+    equalized: bool = False
+    """Whether every run is also measured with the default equalizer, in rows `TRAINING + local`."""
     margins: Margins | None = None
     """For kind `margins`."""
+    tuning: Tuning | None = None
+    """For kind `tuning`."""
     batches: Annotated[int, Field(ge=1)] = 20
     """For kind `cost`: how many batches are timed."""
 
@@ -128,8 +166,8 @@ class Experiment(_Part):
     title: str
     paper: str = ""
     """The table or figure of the paper that it corresponds to."""
-    kind: Literal["training", "margins", "cost"] = "training"
-    """Train and test runs, search margins on held-out classes, or time the parts of an epoch."""
+    kind: Literal["training", "margins", "tuning", "cost"] = "training"
+    """Train and test runs, search margins or tune on held-out classes, or time the parts of an epoch."""
     plans: dict[Scale, Plan]
     against: dict[str, str] = {}
     """The axis and the choice that the other choices of that axis are compared with."""
@@ -138,6 +176,8 @@ class Experiment(_Part):
     """What a row of the table is: the mean over seeds, or one seed, with mean and standard deviation below."""
     ranges: tuple[tuple[Rate, Rate], ...] = ()
     """Ranges of false accept rates that OPIS is computed for, besides the recipe's own."""
+    keep: Literal["evaluations"] | None = None
+    """`evaluations`: results hold what is needed to compare every run again without its folder; see `lab.kept`."""
     figures: tuple[ExperimentFigure, ...] = ()
     published: tuple[dict[str, str | float | None], ...] = ()
     """The rows that the paper prints. They are shown below the table, and nothing is computed from them."""
@@ -148,6 +188,10 @@ class Experiment(_Part):
             if (plan.margins is not None) != (self.kind == "margins"):
                 has = "has no margins" if plan.margins is None else "has margins"
                 raise ValueError(f"the kind is {self.kind} and the plan {scale} {has}: only kind margins has them")
+            if (plan.tuning is not None) != (self.kind == "tuning"):
+                raise ValueError(
+                    f"the kind is {self.kind} and the plan {scale}: only kind tuning has tuning, and needs it"
+                )
         return self
 
 

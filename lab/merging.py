@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from isomargin.training.recipe import Recipe
+from lab.choices import without_local
+from lab.derived import bases
 from lab.experiment import Experiment, Margins
 from lab.jobs import Report
 from lab.margins import search_names
-from lab.plan import PlannedRun, base_of, result_name
+from lab.plan import PlannedRun, result_name
 from lab.results_folder import Results
 from lab.training_runs import settings_of
 
@@ -42,10 +44,10 @@ class Whole:
         axes = self.runs[0].choices
         return (str(row["setting"]), *(str(row.get(axis, "")) for axis in axes))
 
-    def base(self, key: Key) -> Key:
-        """Give what a row is compared with; itself if there is nothing."""
+    def bases(self, key: Key) -> list[Key]:
+        """Give what a row is compared with."""
         choices = dict(zip(self.runs[0].choices, key[1:], strict=True))
-        return (key[0], *base_of(choices, self.experiment.against).values())
+        return [(key[0], *base.values()) for base in bases(choices, self.experiment.against).values()]
 
 
 def key_of(run: PlannedRun) -> Key:
@@ -76,18 +78,19 @@ def merge(new: Results, before: Results, whole: Whole, runs: Sequence[PlannedRun
 
     recipes = {name_of(key, whole): before.recipes[name_of(key, whole)] for key in unchanged if key not in dropped}
     recipes |= new.recipes
-    in_order = [name_of(key, whole) for key in known]
+    in_order = dict.fromkeys(name_of(key, whole) for key in known)
     return Results(
         together(before.rows, new.rows),
         together(before.runs, new.runs),
         {name: recipes[name] for name in in_order if name in recipes},
+        [*(draws for draws in before.draws if draws.key in kept), *new.draws],
     )
 
 
 def name_of(key: Key, whole: Whole) -> str:
     """Give the name that a row has among the recipes."""
     run = whole.known[key]
-    return result_name(run.setting, run.choices)
+    return result_name(run.setting, without_local(run.choices))
 
 
 def is_same(key: Key, before: Results, whole: Whole) -> bool:
@@ -116,9 +119,15 @@ def comparable(recipe: Recipe, margins: Margins | None) -> dict[str, Any]:
 def is_comparison_same(
     key: Key, unchanged: Sequence[Key], done: set[Key], new: Results, before: Results, whole: Whole
 ) -> bool:
-    """Tell whether an earlier row's changes still refer to the row that it is compared with."""
-    base = whole.base(key)
-    if base not in done:
-        return base in unchanged or base not in whole.known
-    then, now = (Counter(whole.key(row) for row in rows)[base] for rows in (before.runs, new.runs))
-    return is_same(base, before, whole) and then == now
+    """Tell whether an earlier row's changes still refer to the rows that it is compared with."""
+    for base in whole.bases(key):
+        if base not in whole.known:
+            continue
+        if base not in done:
+            if base not in unchanged:
+                return False
+            continue
+        then, now = (Counter(whole.key(row) for row in rows)[base] for rows in (before.runs, new.runs))
+        if not is_same(base, before, whole) or then != now:
+            return False
+    return True

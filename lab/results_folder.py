@@ -1,10 +1,12 @@
 """The folder with an experiment's results, written and read.
 
-RESULTS/NAME/runs.csv        one row per run, with every score
-RESULTS/NAME/table.csv       one row per group of seeds: means, ranges, and changes with their intervals
-RESULTS/NAME/ranges.csv      OPIS by calibration range, where an experiment has several
-RESULTS/NAME/recipes.yaml    every recipe
-RESULTS/NAME/*.png           figures
+RESULTS/NAME/runs.csv            one row per run, with every score
+RESULTS/NAME/table.csv           one row per group of seeds: means, ranges, and changes with their intervals
+RESULTS/NAME/differences.npz     the draws behind the intervals and p values of table.csv, see `lab.stored_draws`
+RESULTS/NAME/evaluations/        compact evaluations of the runs, where an experiment keeps them, see `lab.kept`
+RESULTS/NAME/ranges.csv          OPIS by calibration range, where an experiment has several
+RESULTS/NAME/recipes.yaml        every recipe
+RESULTS/NAME/*.png               figures
 
 Tables to read are made from the CSV files by `lab.tables`; nothing is read back from them.
 """
@@ -23,6 +25,7 @@ from isomargin.core.errors import InputError
 from isomargin.training.recipe import Recipe, read_recipe
 from isomargin.training.yaml_text import YamlLoader
 from lab.files import read_csv, write_csv, write_text
+from lab.stored_draws import StoredDraws, read_draws, write_draws
 
 TABLE, RUNS, RECIPES, RANGES = "table.csv", "runs.csv", "recipes.yaml", "ranges.csv"
 HEADER = """\
@@ -41,6 +44,8 @@ class Results:
     """Of runs.csv."""
     recipes: dict[str, Recipe] = field(default_factory=dict)
     """By `lab.plan.result_name`."""
+    draws: list[StoredDraws] = field(default_factory=list)
+    """Behind the intervals and p values of the rows."""
 
 
 def write_results(results: Results, folder: Path, keep_figures: bool = False) -> None:
@@ -52,6 +57,7 @@ def write_results(results: Results, folder: Path, keep_figures: bool = False) ->
     write_text(folder / RECIPES, recipes_text(results.recipes))
     write_csv(folder / RUNS, results.runs)
     write_csv(folder / TABLE, results.rows)
+    write_draws(results.draws, folder)
     for old in folder.glob("margins_grid-*.png" if keep_figures else "*.png"):
         if not keep_figures or old.stem.removeprefix("margins_grid-") not in results.recipes:
             old.unlink()
@@ -69,7 +75,7 @@ def read_results(folder: Path) -> Results | None:
         rows, runs = (read_csv(folder / name) for name in (TABLE, RUNS))
         if not all("setting" in row for row in (*rows, *runs)):
             raise ValueError("it has no column `setting`")
-        return Results([*rows], [*runs], read_recipes(folder / RECIPES))
+        return Results([*rows], [*runs], read_recipes(folder / RECIPES), read_draws(folder) or [])
     except (OSError, ValueError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise InputError(

@@ -8,34 +8,38 @@ RESULTS/NAME/                             the results, see `lab.results_folder`
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from isomargin.core import checks
 from isomargin.core.errors import InputError
 from isomargin.core.files import locked
-from isomargin.measure.evaluation import Evaluation
 from isomargin.training import loop
 from isomargin.training.run_folder import RunFolder
 from lab.calibration_ranges import range_rows, score_ranges
+from lab.choices import is_derived, is_local
+from lab.derived import with_derived
 from lab.devices import train_on_devices
 from lab.experiment import Experiment, Plan, Scale, load_experiment, load_settings, plan_of
 from lab.features import make_features
 from lab.figures import draw_figures
 from lab.files import write_csv
 from lab.jobs import Report
-from lab.margins import draw_margins, margins_results, search_margins
+from lab.kept import Measured
+from lab.loading import Loader
+from lab.margins import draw_margins, margins_results, search_margins, search_names
 from lab.merging import Whole, merge
 from lab.plan import PlannedRun, check_choices, find_settings, planned_runs, result_name
 from lab.results_folder import RANGES, Results, read_results, write_results
-from lab.seed_means import make_rows, run_values, table_rows
+from lab.seed_means import make_rows, run_values, stored_draws, table_rows
 from lab.toy_data import write_toy_data
 from lab.training_runs import Train, train_all
+from lab.tuning import fewest_and_most, run_tuning, tuning_results, with_earlier, write_chosen
 
 Finish = Callable[[Path], None]
 """Writes what results have besides tables, such as figures, into their folder."""
-KEPT = 12  # evaluations in memory; those of a benchmark take 50 MB each
 
 
 def run_experiment(
@@ -88,16 +92,20 @@ def run_experiment(
         report(f"{name} at the paper's scale needs {plan.needs}")
     for setting in settings or plan.settings:
         data |= prepare(setting, folder, data, report)
-    runs = planned_runs(experiment, scale, seeds, data, settings, only)
+    runs = with_derived(plan, planned_runs(experiment, scale, seeds, data, settings, only), data)
     if experiment.kind == "margins":
         new, finish = run_margins(plan, runs, folder, train, jobs, report)
+    elif experiment.kind == "tuning":
+        new, finish = tune_all(plan, runs, folder, train, jobs, report)
     elif experiment.kind == "cost":
         new, finish = run_cost(experiment, plan, runs, devices, report)
     else:
-        new, finish = run_trainings(experiment, runs, folder, train, jobs, report, all_choices=not only)
+        new, finish = run_trainings(experiment, runs, folder, place, train, jobs, report, all_choices=not only)
     before = read_results(place) if is_part else None  # again: other parts may have been written in the meantime
     if before is None:
         write_results(new, place)
+    elif experiment.kind == "tuning":
+        write_results(with_earlier(new, before), place)
     else:
         write_results(merge(new, before, whole_of(experiment, scale), runs, report), place, keep_figures=True)
     finish(place)
@@ -145,38 +153,52 @@ def whole_of(experiment: Experiment, scale: Scale) -> Whole:
     """Give the whole experiment, whatever data are available."""
     known, _ = load_settings()
     anywhere = {setting.data: Path() for setting in known.values() if setting.data is not None}
-    return Whole(experiment, planned_runs(experiment, scale, 1, anywhere), plan_of(experiment, scale).margins)
+    plan = plan_of(experiment, scale)
+    return Whole(experiment, with_derived(plan, planned_runs(experiment, scale, 1, anywhere), anywhere), plan.margins)
 
 
 def run_trainings(
     experiment: Experiment,
     runs: Sequence[PlannedRun],
     folder: Path,
+    place: Path,
     train: Train,
     jobs: int,
     report: Report,
     all_choices: bool,
 ) -> tuple[Results, Finish]:
     """Train the runs that are missing and compare all; figures are drawn only if the runs are of all choices."""
-    seconds = train_all(runs, folder, train, jobs, report)
-    finished = [run for run in runs if run.folder in seconds]
+    loader = Loader(folder, place, keep=experiment.keep is not None)
+    kept = {run.folder for run in runs if loader.is_kept(run)}
+    seconds = train_all([run for run in runs if not is_local(run.choices)], folder, train, jobs, report, kept)
+    finished = [run for run in runs if run.folder in seconds and loader.is_there(run)]
+    for run in runs:
+        if is_local(run.choices) and run.folder in seconds and run not in finished:
+            report(f"note: {run.folder} is not equalized: its folder is missing, and no equalized evaluation was kept")
 
-    @lru_cache(maxsize=KEPT)
-    def load(run: Path) -> Evaluation:
-        return Evaluation.load(RunFolder(folder / run).evaluation)
+    def load(run: PlannedRun) -> Measured:
+        found = loader.load(run)
+        return replace(found, seconds=seconds[run.folder]) if seconds[run.folder] is not None else found
 
-    rows = make_rows(experiment, finished, load, seconds)
+    rows = make_rows(experiment, finished, load)
     results = Results(
         table_rows(experiment, rows),
         [run_values(result) for row in rows for result in row.results],
-        {result_name(run.setting, run.choices): run.recipe for run in runs if run.seed == 0},
+        {
+            result_name(run.setting, run.choices): run.recipe
+            for run in runs
+            if run.seed == 0 and not is_local(run.choices)
+        },
+        stored_draws(rows),
     )
+    trained = [run for run in runs if not is_derived(run.choices)]
+    here = [run for run in finished if not is_derived(run.choices) and RunFolder(folder / run.folder).finished]
 
     def finish(place: Path) -> None:
         if experiment.ranges:
-            write_csv(place / RANGES, range_rows(score_ranges(experiment, finished, load, report)))
+            write_csv(place / RANGES, range_rows(score_ranges(experiment, here, loader.load, report)))
         if all_choices:
-            draw_figures(experiment, runs, finished, folder, place, report)
+            draw_figures(experiment, trained, here, folder, place, report)
         elif experiment.figures:
             report("note: figures show all choices, so a part of them draws none: the earlier ones stay")
 
@@ -190,6 +212,34 @@ def run_margins(
     assert plan.margins is not None
     searches = search_margins(plan.margins, runs, folder, train, jobs, report)
     return margins_results(searches), partial(draw_margins, searches, plan.margins.tolerance)
+
+
+def tune_all(
+    plan: Plan, runs: Sequence[PlannedRun], folder: Path, train: Train, jobs: int, report: Report
+) -> tuple[Results, Finish]:
+    """Tune TCM and the class alignment; what was chosen is written beside the table."""
+    cases = run_tuning(plan, runs, folder, train, jobs, report)
+    return tuning_results(cases), partial(write_chosen, cases)
+
+
+def count_runs(name: str, scale: Scale, seeds: int | None = None) -> list[str]:
+    """Say how many runs an experiment has in each setting; of a search, how many at least and at most."""
+    experiment = load_experiment(name)
+    plan = plan_of(experiment, scale)
+    known, _ = load_settings()
+    anywhere = {setting.data: Path() for setting in known.values() if setting.data is not None}
+    planned = planned_runs(experiment, scale, seeds, anywhere)
+    lines = []
+    for setting in plan.settings:
+        number = sum(run.setting == setting for run in planned)
+        if plan.tuning is not None:
+            fewest, most = fewest_and_most(plan.tuning)
+            lines.append(f"{setting}: {number * fewest} to {number * most} runs")
+        elif plan.margins is not None:
+            lines.append(f"{setting}: {number * len(search_names(plan.margins))} runs")
+        else:
+            lines.append(f"{setting}: {number} runs")
+    return lines
 
 
 def run_cost(

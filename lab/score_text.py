@@ -55,8 +55,10 @@ def score_text(row: Mapping[str, str], name: str, score: str | None = None) -> s
     return signs(f"{factor * float(row[name]):{digits}}")
 
 
-def change_text(row: Mapping[str, str], score: str) -> str:
+def change_text(row: Mapping[str, str], score: str, compared: str = "") -> str:
     """Write how a score has changed, with its interval; nothing where a row has no change.
+
+    `compared` is what the columns of another comparison than the usual one have behind them, such as ``" from raw"``.
 
     OPIS and its variants change by a percentage, shares by percentage points. Times have the range of a few
     measurements in place of an interval.
@@ -76,7 +78,7 @@ def change_text(row: Mapping[str, str], score: str) -> str:
         ("change", (" low", " high"), 100.0, "{:+.0f}% ({:+.0f} to {:+.0f})"),
         ("difference", (" low", " high"), unit(score), "{:+.2f} ({:+.2f} to {:+.2f})"),
     ):
-        texts = [row.get(f"{score} {kind}{part}", "") for part in ("", *ends)]
+        texts = [row.get(f"{score} {kind}{compared}{part}", "") for part in ("", *ends)]
         if all(texts):
             return signs(form.format(*(factor * float(text) for text in texts)))
     return ""

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from isomargin.measure.comparison import Difference
-from isomargin.measure.evaluation import Evaluation
-from isomargin.measure.scores import registry
-from isomargin.measure.seed_comparison import compare_seeds
+from lab.choices import is_raw
+from lab.comparisons import Compared, Comparer
+from lab.derived import MAIN, bases
 from lab.experiment import Experiment
-from lab.plan import PlannedRun, base_of
+from lab.kept import Measured
+from lab.plan import PlannedRun
+from lab.stored_draws import StoredDraws, in_steps
 
-Load = Callable[[Path], Evaluation]
-"""Opens the evaluation of a run by `PlannedRun.folder`."""
+Load = Callable[[PlannedRun], Measured]
+"""Opens what is known of a run that has scores."""
 Key = tuple[str, tuple[tuple[str, str], ...]]
 """Setting and choices: what runs that differ only in the seed have in common."""
 
@@ -52,20 +52,13 @@ class Row:
     """The mean over seeds."""
     against: str | None
     """The choices it is compared with; None for the baseline itself."""
-    differences: dict[str, Difference]
-    """By column, from the row that it is compared with."""
+    comparisons: dict[str, dict[str, Compared]]
+    """By the label of the comparison and column; see `lab.derived.bases`."""
 
     @property
     def seeds(self) -> int:
         """How many runs there are."""
         return len(self.results)
-
-
-def scores_of(evaluation: Evaluation) -> dict[str, float]:
-    """Give every score of an evaluation, and the calibration range, by column."""
-    low, high = evaluation.calibration_range
-    scores = {name: score.read(evaluation) for name, score in registry.scores_of(evaluation).items()}
-    return {**scores, "calibration_low": low, "calibration_high": high}
 
 
 def grouped(runs: Sequence[PlannedRun]) -> dict[Key, list[PlannedRun]]:
@@ -76,35 +69,42 @@ def grouped(runs: Sequence[PlannedRun]) -> dict[Key, list[PlannedRun]]:
     return groups
 
 
-def make_rows(
-    experiment: Experiment, runs: Sequence[PlannedRun], load: Load, seconds: Mapping[Path, float | None]
-) -> list[Row]:
+def make_rows(experiment: Experiment, runs: Sequence[PlannedRun], load: Load) -> list[Row]:
     """Make one row per group of runs that differ only in the seed, compared with the experiment's baseline choice.
 
-    `runs` are those that have scores; `seconds` is by their folders.
+    `runs` are those that have scores.
     """
-    groups, rows = grouped(runs), []
+    groups, rows, comparer = grouped(runs), [], Comparer(experiment.columns)
     for (setting, choices), group in groups.items():
-        chosen = dict(choices)
-        base = base_of(chosen, experiment.against)
-        others = groups.get((setting, tuple(base.items())), [])
-        differences = {} if base == chosen else differences_of(others, group, load)
-        results = [RunResult(run, scores_of(load(run.folder)), seconds.get(run.folder)) for run in group]
-        rows.append(make_row(results, "+".join(base.values()) if differences else None, differences))
+        comparisons: dict[str, dict[str, Compared]] = {}
+        compared_with = bases(dict(choices), experiment.against)
+        for label, base in compared_with.items():
+            same = next((found for found in comparisons if compared_with[found] == base), None)
+            others = groups.get((setting, tuple(base.items())), [])
+            compared = differences_of(others, group, load, comparer) if same is None else comparisons[same]
+            if compared:
+                comparisons[label] = compared
+        results = [RunResult(run, load(run).scores, load(run).seconds) for run in group]
+        against = "+".join(compared_with[MAIN].values()) if MAIN in comparisons else None
+        rows.append(make_row(results, against, comparisons))
     return rows
 
 
-def differences_of(first: Sequence[PlannedRun], other: Sequence[PlannedRun], load: Load) -> dict[str, Difference]:
-    """Compare two ways of training by the seeds that both have scores for."""
-    here, there = ({run.seed: run.folder for run in runs} for runs in (first, other))
+def differences_of(
+    first: Sequence[PlannedRun], other: Sequence[PlannedRun], load: Load, comparer: Comparer
+) -> dict[str, Compared]:
+    """Compare two ways of training by the seeds that both have scores for; raw features may be the same for all."""
+    here, there = ({run.seed: run for run in runs} for runs in (first, other))
+    if len(here) == 1 and is_raw(first[0].choices) and first[0].recipe.evaluation.test:
+        here = dict.fromkeys(there, first[0])
     seeds = [seed for seed in here if seed in there]
     if not seeds:
         return {}
-    one, two = ([load(folders[seed]) for seed in seeds] for folders in (here, there))
-    return {difference.score: difference for difference in compare_seeds(one, two)}
+    one, two = ([load(runs[seed]) for seed in seeds] for runs in (here, there))
+    return comparer.compare(one, two)
 
 
-def make_row(results: Sequence[RunResult], against: str | None, differences: dict[str, Difference]) -> Row:
+def make_row(results: Sequence[RunResult], against: str | None, comparisons: dict[str, dict[str, Compared]]) -> Row:
     """Average the runs of a group."""
     values = {name: [result.scores[name] for result in results] for name in results[0].scores}
     times = [result.seconds for result in results if result.seconds is not None]
@@ -119,7 +119,7 @@ def make_row(results: Sequence[RunResult], against: str | None, differences: dic
         highest={name: max(column) for name, column in values.items()},
         seconds=math.fsum(times) / len(times) if times else None,
         against=against,
-        differences=differences,
+        comparisons=comparisons,
     )
 
 
@@ -129,17 +129,49 @@ def row_values(row: Row) -> dict[str, Any]:
     for name, mean in row.means.items():
         values |= {name: mean, f"{name} lowest": row.lowest[name], f"{name} highest": row.highest[name]}
         values[f"{name} deviation"] = row.deviations[name]
-        if name in row.differences:
-            difference = row.differences[name]
-            moved = difference.change or difference.difference
-            kind = "change" if difference.change else "difference"
-            values |= {
-                f"{name} {kind}": moved.value,
-                f"{name} {kind} low": moved.low,
-                f"{name} {kind} high": moved.high,
-            }
-            values[f"{name} p"] = difference.p_value
+        for label, compared in row.comparisons.items():
+            if name in compared:
+                values |= difference_values(name, label, compared[name])
     return values | {"against": row.against}
+
+
+def difference_values(name: str, label: str, compared: Compared) -> dict[str, Any]:
+    """Give the cells of one score's difference: ``opis change``, its ends and its p value.
+
+    Those of other comparisons than the one with `against` have its label: ``opis change from raw``.
+    """
+    moved, end = compared.difference.change or compared.difference.difference, suffix(label)
+    start = f"{name} {compared.kind}{end}"
+    p_value = compared.difference.p_value
+    return {start: moved.value, f"{start} low": moved.low, f"{start} high": moved.high, f"{name} p{end}": p_value}
+
+
+def suffix(label: str) -> str:
+    """Give what the names of a comparison's columns have behind them.
+
+    >>> suffix(MAIN), suffix(FROM_RAW)
+    ('', ' from raw')
+    """
+    return f" from {label}" if label else ""
+
+
+def stored_draws(rows: Sequence[Row]) -> list[StoredDraws]:
+    """Give the draws behind every interval of a table."""
+    return [
+        StoredDraws(
+            row.setting,
+            tuple(row.choices.values()),
+            label,
+            name,
+            compared.kind,
+            compared.least,
+            *in_steps(compared.draws),
+        )
+        for row in rows
+        for label, columns in row.comparisons.items()
+        for name, compared in columns.items()
+        if name in row.means
+    ]
 
 
 def run_values(result: RunResult) -> dict[str, Any]:

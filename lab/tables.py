@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from isomargin.core.errors import InputError
 from lab.calibration_ranges import range_tables
+from lab.choices import is_local, is_raw
 from lab.experiment import Experiment, load_experiment, load_settings
 from lab.files import read_csv
-from lab.results_folder import RANGES, TABLE
+from lab.rank_correlation import rank_sentences
+from lab.results_folder import RANGES, RUNS, TABLE
 from lab.score_text import NOTHING, change_text, score_text, signs, title
 from lab.table_text import Table, as_latex, as_markdown, markdown_page
 
@@ -33,6 +36,9 @@ def tables_text(name: str, results: Path, form: Format = "markdown") -> str:
     if not (folder / TABLE).is_file():
         raise InputError(f"{folder} has no {TABLE}: run the experiment first, or choose other --results")
     tables = [make_table(experiment, read_csv(folder / TABLE))]
+    if any(wanted.figure == "error_against_opis" for wanted in experiment.figures):
+        sentences = rank_sentences(read_csv(folder / RUNS))
+        tables = [replace(tables[0], notes=(*tables[0].notes, *sentences))]
     ranges = range_tables(read_csv(folder / RANGES)) if (folder / RANGES).is_file() else []
     if form == "latex":
         return "\n".join(as_latex(table.heads, table.lines) for table in (*tables, *ranges))
@@ -59,6 +65,8 @@ def make_table(experiment: Experiment, rows: Sequence[Row]) -> Table:
             return training_table(experiment, rows)
         case "margins":
             return margins_table(experiment, rows)
+        case "tuning":
+            return tuning_table(experiment, rows)
         case "cost":
             return cost_table(experiment, rows)
 
@@ -123,10 +131,16 @@ def training_notes(rows: Sequence[Row], axes: Sequence[str]) -> tuple[str, ...]:
     notes = setting_notes(row["setting"] for row in rows)
     compared = [row for row in rows if row.get("against")]
     if compared:
-        single = any(row["seeds"] == "1" for row in compared)
+        single = any(row["seeds"] == "1" and not is_raw(row) for row in compared)
         over = "classes; a single seed cannot show how much seeds differ" if single else "classes and seeds"
         notes.append(
             f"Changes compare with {bases(compared, axes)}; in brackets, 95% confidence intervals over {over}."
+        )
+    if any(is_raw(row) and not is_local(row) for row in rows):
+        notes.append("raw: the features themselves, before anything is trained; table.csv has changes from them too.")
+    if any(is_local(row) for row in rows):
+        notes.append(
+            "+ local: the same embeddings with the default equalizer, fitted on the test items without labels."
         )
     return tuple(notes)
 
@@ -187,6 +201,29 @@ def margins_cells(row: Row) -> list[str]:
         *(score_text(row, f"opis{part}", "opis") for part in (" without TCM", "")),
         signs(f"{100 * (opis / base_opis - 1):+.0f}%") if base_opis > 0 else NOTHING,
     ]
+
+
+# Tuning
+
+
+def tuning_table(experiment: Experiment, rows: Sequence[Row]) -> Table:
+    """Make the table of what was chosen for TCM and the class alignment, with the scores on held-out classes."""
+    axes = axes_of(experiment, rows)
+    scores = [f"{score} {kind}" for score in ("recall@1 %", "OPIS ×1e-3") for kind in ("plain", "chosen")]
+    heads = ["setting", *axes, "regularizer", "seeds", "points", "m⁺", "m⁻", "share", *scores]
+    lines = [[row["setting"], *(row[axis] for axis in axes), *tuning_cells(row)] for row in rows]
+    ends = [row for row in rows if row["at_end"] == "True"]
+    note = f"{len(ends)} of {len(rows)} choices are at an end of the values that are tried, marked by *."
+    return Table(heads, lines, notes=(*setting_notes(row["setting"] for row in rows), note))
+
+
+def tuning_cells(row: Row) -> list[str]:
+    """Write what was chosen; dashes where training diverged at every point."""
+    mark = "*" if row["at_end"] == "True" else ""
+    numbers = [f"{float(row[name]):g}" if row[name] else NOTHING for name in ("positive_margin", "negative_margin")]
+    share = f"{float(row['share']):g}" if row["share"] else NOTHING
+    scores = [score_text(row, f"{score}{part}", score) for score in ("recall@1", "opis") for part in (" plain", "")]
+    return [row["training"], row["seeds"], row["points"], *numbers, f"{share}{mark}", *scores]
 
 
 # Times

@@ -1,4 +1,4 @@
-"""Data small enough to run every experiment in seconds: patterns, in a file laid out as Omniglot's."""
+"""Data small enough to run every experiment in seconds: patterns in a file laid out as Omniglot's, and features."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from isomargin.core.files import atomic_write
 
-CLASSES, TRAINING, IMAGES = 24, 12, 8
+CLASSES, TRAINING, IMAGES, FEATURES = 24, 12, 8, 32
 
 
 def write_toy_data(folder: Path) -> dict[str, Path]:
@@ -15,7 +15,7 @@ def write_toy_data(folder: Path) -> dict[str, Path]:
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
     ...     sorted(path.name for path in write_toy_data(Path(folder)).values())
-    ['patterns']
+    ['features.npz', 'patterns']
     """
     generator = np.random.default_rng(0)
     labels = np.repeat(np.arange(CLASSES), IMAGES)
@@ -31,4 +31,7 @@ def write_toy_data(folder: Path) -> dict[str, Path]:
             class_name=names,
             background=np.arange(CLASSES) < TRAINING,
         )
-    return {"patterns": folder / "patterns"}
+    mixing = generator.normal(size=(images[0].size, FEATURES))
+    with atomic_write(folder / "features.npz") as temporary:
+        np.savez(temporary, embeddings=(images.reshape(len(images), -1) @ mixing).astype(np.float32), labels=labels)
+    return {"patterns": folder / "patterns", "pattern-features": folder / "features.npz"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,8 @@ from isomargin.core.files import locked
 from isomargin.training.checkpoint import find_checkpoints
 from isomargin.training.recipe import Recipe, load_recipe
 from isomargin.training.run_folder import RunFolder
+from lab.choices import is_raw
+from lab.derived import evaluate_raw
 from lab.files import without_nan, write_json
 from lab.jobs import Busy, Report, Task, do_all, workers
 from lab.plan import PlannedRun
@@ -41,10 +43,22 @@ class Trained:
 
 
 def train_all(
-    runs: Sequence[PlannedRun], folder: Path, train: Train, jobs: int, report: Report
+    runs: Sequence[PlannedRun],
+    folder: Path,
+    train: Train,
+    jobs: int,
+    report: Report,
+    kept: Collection[Path] = (),
 ) -> dict[Path, float | None]:
-    """Train the runs that are missing; give the seconds of those that have scores, by `PlannedRun.folder`."""
+    """Train the runs that are missing; give the seconds of those that have scores, by `PlannedRun.folder`.
+
+    `kept` are the folders of runs whose evaluations are kept elsewhere: they are not trained where they are missing.
+    """
     task = partial(task_of, folder=folder, train=train)
+    elsewhere = [run.folder for run in runs if run.folder in kept and not is_done(run, folder / run.folder)]
+    if elsewhere:
+        report(f"{len(elsewhere)} of {len(runs)} runs are known from the evaluations that are kept with the results")
+    runs = [run for run in runs if run.folder not in elsewhere]
     done = [run for run in runs if is_done(run, folder / run.folder)]
     done_folders = {run.folder for run in done}
     missing = [run for run in runs if run.folder not in done_folders]
@@ -53,7 +67,7 @@ def train_all(
     trained = do_all([task(run) for run in done], 1, lambda sentence: None)
     trained += do_all([task(run, workers=workers(jobs)) for run in missing], jobs, report)
     by_folder = dict(zip([run.folder for run in (*done, *missing)], trained, strict=True))
-    seconds = {}
+    seconds: dict[Path, float | None] = dict.fromkeys(elsewhere)
     for run in runs:
         result = by_folder[run.folder]
         if result.diverged:
@@ -70,7 +84,8 @@ def is_done(run: PlannedRun, folder: Path) -> bool:
 
 def task_of(run: PlannedRun, folder: Path, train: Train, workers: int | None = None) -> Task[Trained]:
     """Give the task of training a run."""
-    return Task(str(run.folder), partial(train_run, run, folder / run.folder, train, workers=workers))
+    do = evaluate_raw if is_raw(run.choices) else train
+    return Task(str(run.folder), partial(train_run, run, folder / run.folder, do, workers=workers))
 
 
 def train_run(run: PlannedRun, folder: Path, train: Train, wait: bool, *, workers: int | None) -> Trained | Busy:
@@ -122,7 +137,7 @@ def diverged_before(recipe: Recipe, note: Path) -> str | None:
     if not note.is_file():
         return None
     content = json.loads(note.read_text(encoding="utf-8"))
-    same = content["settings"] == json.loads(json.dumps(without_nan(settings_of(recipe))))
+    same = content["settings"] == json_settings(recipe)
     return str(content["sentence"]) if same else None
 
 
@@ -167,6 +182,11 @@ def check_recipe(recipe: Recipe, run: RunFolder) -> None:
             f"{run.path} was trained with another {name} ({before[name]} and not {now[name]}): move it away to train "
             "it again, or choose another --output"
         )
+
+
+def json_settings(recipe: Recipe) -> dict[str, Any]:
+    """Give the same settings as they are read back from JSON."""
+    return dict(json.loads(json.dumps(without_nan(settings_of(recipe)))))
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:

@@ -45,25 +45,93 @@ def test_a_table_is_made_of_the_numbers_in_the_csv(filler, tmp_path, monkeypatch
     ]
 
 
-def test_a_glance_has_the_changes_of_several_experiments_and_counts_the_measurable(filler, tmp_path, monkeypatch):
-    heads = "setting,loss,training,opis change,opis change low,opis change high"
-    tables = {
-        "short": ["a,arcface,plain,,,", "a,arcface,tcm,-0.2,-0.3,-0.1", "b,smooth_ap,tcm,0.1,0.05,0.2"],
-        "long": ["b,smooth_ap,tcm,-0.9,-0.95,-0.8", "b,arcface,tcm,-0.04,-0.2,0.1", "c,arcface,tcm,-0.5,-0.6,-0.4"],
-    }
+def write_tables(folder, heads, tables):
     for experiment, lines in tables.items():
-        (tmp_path / "results" / experiment).mkdir(parents=True)
-        (tmp_path / "results" / experiment / "table.csv").write_text("\n".join([heads, *lines]))
+        (folder / "results" / experiment).mkdir(parents=True)
+        (folder / "results" / experiment / "table.csv").write_text("\n".join([heads, *lines]))
+
+
+def test_a_glance_marks_what_is_significant_alone_and_among_all_its_comparisons(filler, tmp_path, monkeypatch):
+    heads = "setting,loss,training,opis change,opis change low,opis change high,opis p"
+    tables = {
+        "short": [
+            "a,arcface,plain,,,,",
+            "a,arcface,tcm,-0.2,-0.3,-0.1,0.001",
+            "b,smooth_ap,tcm,0.1,0.05,0.2,0.03",
+        ],
+        "long": [
+            "b,smooth_ap,tcm,-0.9,-0.95,-0.8,0.001",
+            "b,arcface,tcm,-0.04,-0.2,0.1,0.4",
+            "c,arcface,tcm,-0.5,-0.6,-0.4,0.001",
+        ],
+    }
+    write_tables(tmp_path, heads, tables)
     monkeypatch.setattr(filler, "ROOT", tmp_path)
     page = "<!-- table: glance of=short/a,short/b,long/b training=tcm column=opis -->\nold\n<!-- end -->"
-    assert filler.filled(page).splitlines()[1:-1] == [
+    lines = filler.filled(page).splitlines()[1:-1]
+    assert lines[:-1] == [
         "| loss | a: TCM | b: TCM |",
         "| --- | --- | --- |",
-        "| ArcFace | **−20%** | −4% |",
+        "| ArcFace | **−20%**† | −4% |",
         "| Smooth-AP | – | **+10%** |",
         "",
-        "OPIS, of all cases: with TCM 1 of 3 are measurably lower and 1 higher.",
     ]
+    counts = "with TCM 1 of 3 are significantly lower (1 after the correction) and 1 higher (0)."
+    assert lines[-1].startswith(f"OPIS, of all cases: {counts} Bold: ")
+    assert lines[-1].endswith("after Holm's correction over all 3 comparisons of the table.")
+
+
+def test_holms_correction_is_that_of_an_independent_implementation():
+    import numpy as np
+    from scipy.stats import false_discovery_control  # not Holm's: only its order must agree
+
+    from lab.holm import holm
+
+    generator = np.random.default_rng(0)
+    for number in (1, 2, 7, 46):
+        p_values = generator.random(number) ** 4
+        corrected = holm(p_values.tolist())
+        rejected = set()  # by the definition: step down until one is not below its level
+        for place, which in enumerate(np.argsort(p_values)):
+            if p_values[which] > 0.05 / (number - place):
+                break
+            rejected.add(int(which))
+        assert {which for which in range(number) if corrected[which] <= 0.05} == rejected
+        assert np.array_equal(np.argsort(corrected, kind="stable")[:1], np.argsort(p_values)[:1])
+        assert all(one >= other for one, other in zip(corrected, false_discovery_control(p_values), strict=True))
+
+
+def test_raw_features_are_the_first_line_and_plain_has_its_change_from_them(filler, tmp_path, monkeypatch):
+    ends = "opis change,opis change low,opis change high"
+    heads = f"setting,loss,training,opis,{ends},{ends.replace('change', 'change from raw')}"
+    lines = [
+        "a,none,raw,0.02,,,,,,",
+        "a,arcface,plain,0.01,,,,-0.5,-0.6,-0.4",
+        "a,arcface,plain + local,0.004,-0.6,-0.7,-0.5,,,",
+        "b,none,raw,0.9,,,,,,",
+    ]
+    write_tables(tmp_path, heads, {"birds": lines})
+    monkeypatch.setattr(filler, "ROOT", tmp_path)
+    page = (
+        "<!-- table: birds setting=a loss=arcface rows=loss across=training:plain,plain+local columns=opis "
+        "raw=changes -->\nold\n<!-- end -->"
+    )
+    assert filler.filled(page).splitlines()[1:-1] == [
+        "| loss | plain: OPIS | plain from raw: OPIS | plain + local: OPIS |",
+        "| --- | --- | --- | --- |",
+        "| raw features | 20e-3 | – | – |",
+        "| ArcFace | 10e-3 | −50% (−60 to −40) | −60% (−70 to −50) |",
+    ]
+
+
+def test_the_rank_correlation_is_of_the_trained_runs(filler, tmp_path, monkeypatch):
+    (tmp_path / "results" / "front").mkdir(parents=True)
+    runs = [("raw", 0.1, 9), ("plain", 0.5, 1), ("plain", 0.6, 2), ("plain", 0.7, 4), ("plain", 0.8, 3)]
+    lines = [f"a,{training},{recall},{opis}" for training, recall, opis in runs]
+    (tmp_path / "results" / "front" / "runs.csv").write_text("\n".join(["setting,training,recall@1,opis", *lines]))
+    monkeypatch.setattr(filler, "ROOT", tmp_path)
+    page = "<!-- table: correlation of=front -->\n<!-- end -->"
+    assert "is −0.80 over all 4 trained models." in filler.filled(page)
 
 
 def test_the_picture_has_a_mark_for_every_case_of_the_tables_hollow_where_zero_is_in_the_interval(filler, monkeypatch):

@@ -2,7 +2,6 @@
 
 import sys
 from contextlib import contextmanager
-from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -10,8 +9,7 @@ import pytest
 import yaml
 
 from isomargin import figures
-from isomargin.measure.seed_comparison import compare_seeds
-from lab import cli, experiment, seed_means
+from lab import cli, comparisons, experiment
 
 SETTINGS = {
     "settings": {
@@ -39,7 +37,10 @@ AXES = {"loss": ["smooth_ap", "arcface"], "training": ["plain", "tcm"]}
 
 @contextmanager
 def experiments_in(folder):
-    """Replace the experiments; `add(name, **fields)` adds one, with a plan `toy` unless plans are given."""
+    """Replace the experiments; `add(name, **fields)` adds one, with a plan `toy` unless plans are given.
+
+    `add.settings(name=fields)` adds or replaces settings.
+    """
     (folder / "experiments").mkdir(parents=True)
     (folder / "settings.yaml").write_text(yaml.safe_dump(SETTINGS))
 
@@ -49,6 +50,12 @@ def experiments_in(folder):
         (folder / "experiments" / f"{name}.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
         return experiment.load_experiment(name)
 
+    def settings(**added):
+        content = {**SETTINGS, "settings": {**SETTINGS["settings"], **added}}
+        (folder / "settings.yaml").write_text(yaml.safe_dump(content))
+        experiment.load_settings.cache_clear()
+
+    add.settings = settings
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(experiment, "FOLDER", folder)
         experiment.load_settings.cache_clear()
@@ -70,8 +77,8 @@ def unsaved_figures(monkeypatch):
 
 @pytest.fixture
 def few_draws(monkeypatch):
-    """Resample classes 100 times in place of 1,000, where only the rows of a table matter and not their intervals."""
-    monkeypatch.setattr(seed_means, "compare_seeds", partial(compare_seeds, draws=100))
+    """Resample classes 100 times in place of 5,000, where only the rows of a table matter and not their intervals."""
+    monkeypatch.setattr(comparisons, "DRAWS", 100)
 
 
 @pytest.fixture

@@ -24,4 +24,16 @@ def test_every_experiment_trains_and_writes_its_tables_and_figures(run_lab, tmp_
         assert figures <= {path.name for path in place.glob("*.png")}, (name, err)
         assert bool(list(place.glob("margins_grid-*.png"))) == (experiment.kind == "margins"), name
         assert (place / "ranges.csv").is_file() == bool(experiment.ranges), name
+        compared = experiment.kind == "training" and experiment.against
+        assert (place / "differences.npz").is_file() == bool(compared), name
+        raw = [row for row in read_csv(place / "runs.csv") if row.get("training") == "raw"]
+        assert bool(raw) == (plan.raw and "toy-heads" in plan.settings), name
+        equalized = [row for row in read_csv(place / "runs.csv") if row.get("training", "").endswith(" + local")]
+        assert bool(equalized) == plan.equalized, name
+        kept = list(place.glob("evaluations/*/*.npz.xz"))
+        assert len(kept) == (len(read_csv(place / "runs.csv")) if experiment.keep else 0), name
     assert list((tmp_path / "runs" / "toy").glob("*/seed-0/embeddings.npz"))
+    assert (tmp_path / "results" / "tuning" / "choices.yaml").is_file()
+    code, out, err = run_lab("check", "all", "--results", tmp_path / "results")
+    assert code == 0, out
+    assert "cannot be checked" not in out

@@ -182,11 +182,15 @@ def compare(
 
 
 class Scores:
-    """The scores of one model: as measured, and in each draw of classes."""
+    """The scores of one model: as measured, and in each draw of classes.
 
-    def __init__(self, evaluation: Evaluation, weights: Weights) -> None:
+    ``values`` are the measured scores where they are known more exactly than the evaluation's counts tell.
+    """
+
+    def __init__(self, evaluation: Evaluation, weights: Weights, values: Mapping[str, float] | None = None) -> None:
         resampler = Resampler(evaluation)
-        self.values = score_values(evaluation)
+        known = score_values(evaluation)
+        self.values = known if values is None else {name: values[name] for name in known if name in values}
         equal_weights = np.ones((1, evaluation.class_count), np.uint16)
         drawn, undrawn = (
             resampler.scores(draws) | {"frr": resampler.frr_at_target(draws)} for draws in (weights, equal_weights)

@@ -6,7 +6,8 @@ the variation between seeds is estimated poorly and slightly too small; the vari
 training classes at random, the classes of each seed are resampled independently.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +60,58 @@ def compare_seeds(
     (True, True)
     """
     check_draws(draws, confidence)
+    return tuple(row.difference(confidence) for row in draw_differences(first, other, draws, seed, folds))
+
+
+@dataclass(frozen=True)
+class DrawnDifference:
+    """The means of one score over seeds for two ways of training: as measured, and in each draw."""
+
+    score: str
+    first: float
+    other: float
+    drawn_first: Floats
+    """(draws,)."""
+    drawn_other: Floats
+    """(draws,), of the same classes and seeds."""
+    least: float
+    """The smallest p value that this number of draws and classes can give."""
+
+    @property
+    def relative(self) -> bool:
+        """Whether the difference can be divided by the first way's score."""
+        return find_score(self.score).relative and self.first > 0 and float(self.drawn_first.min()) > 0
+
+    def difference(self, confidence: float = 0.95) -> Difference:
+        """Return the difference with its interval and p value."""
+        a, b, drawn = self.first, self.other, self.drawn_other - self.drawn_first
+        change = None
+        if self.relative:
+            change = percentile_interval(b / a - 1, self.drawn_other / self.drawn_first - 1, confidence)
+        p_value = p_value_of(drawn, self.least, b == a)
+        return Difference(self.score, a, b, percentile_interval(b - a, drawn, confidence), change, p_value)
+
+
+def p_value_of(drawn: Floats, least: float, equal: bool) -> float:
+    """Return the two-sided p value of drawn differences; ``equal`` says whether the measured scores are equal."""
+    if np.ptp(drawn) > 0:
+        return max(percentile_p_value(drawn), least)
+    return 1.0 if equal else least
+
+
+def draw_differences(
+    first: Sequence[Evaluation],
+    other: Sequence[Evaluation],
+    draws: int = 1000,
+    seed: int = 0,
+    folds: bool = False,
+    scores: "Callable[[Evaluation, Weights], Scores] | None" = None,
+) -> list[DrawnDifference]:
+    """Draw the means of every score for two ways of training; the arguments are those of `compare_seeds`.
+
+    ``scores`` computes the scores of one model for drawn classes: `SeedScores` unless given, for example to keep those
+    of a model that is compared several times.
+    """
     if len(first) != len(other) or not first:
         raise InputError(
             f"both ways of training need the same number of seeds, but {len(first)} and {len(other)} were given"
@@ -67,13 +120,17 @@ def compare_seeds(
     chosen = np.random.default_rng([seed, 1]).integers(len(first), size=(draws, len(first)))
     if folds:
         chosen = np.broadcast_to(np.arange(len(first)), chosen.shape)
+    make = scores or SeedScores
     one, two = (
-        [SeedScores(evaluation, drawn) for evaluation, drawn in zip(evaluations, weights, strict=True)]
+        [make(evaluation, drawn) for evaluation, drawn in zip(evaluations, weights, strict=True)]
         for evaluations in (first, other)
     )
     names = [name for name in one[0].drawn if all(name in scores.drawn for scores in (*one, *two))]
     least = max(1 / (draws + 1), 2.0 ** (1 - len(first[0].curves.classes)))
-    return tuple(difference(name, one, two, chosen, confidence, least) for name in names)
+    pairs = {name: (means(name, one, chosen), means(name, two, chosen)) for name in names}
+    return [
+        DrawnDifference(name, a, b, drawn_a, drawn_b, least) for name, ((a, drawn_a), (b, drawn_b)) in pairs.items()
+    ]
 
 
 def weights_by_seed(first: Sequence[Evaluation], other: Sequence[Evaluation], draws: int, seed: int) -> list[Weights]:
@@ -97,8 +154,8 @@ def weights_by_seed(first: Sequence[Evaluation], other: Sequence[Evaluation], dr
 class SeedScores(Scores):
     """The scores of one model, and the spread of its classes' thresholds."""
 
-    def __init__(self, evaluation: Evaluation, weights: Weights) -> None:
-        super().__init__(evaluation, weights)
+    def __init__(self, evaluation: Evaluation, weights: Weights, values: Mapping[str, float] | None = None) -> None:
+        super().__init__(evaluation, weights, values)
         classes = evaluation.curves.classes
         low, high = evaluation.calibration_range
         shares = weights[:, classes] / weights[:, classes].sum(axis=1, keepdims=True)
@@ -108,26 +165,9 @@ class SeedScores(Scores):
         ):
             from_mean = by_class[classes] - by_class[classes].mean()
             variance = shares @ np.square(from_mean) - np.square(shares @ from_mean)
-            self.values[name] = spread.relative_deviation
-            self.drawn[name] = np.sqrt(np.maximum(variance, 0)) / (high - low)
-
-
-def difference(
-    name: str,
-    first: Sequence[Scores],
-    other: Sequence[Scores],
-    chosen: NDArray[np.int64],
-    confidence: float,
-    least: float,
-) -> Difference:
-    """Return the difference of one score's means; ``chosen`` (draws, seeds) holds the seeds that each draw takes."""
-    (a, drawn_a), (b, drawn_b) = (means(name, models, chosen) for models in (first, other))
-    drawn = drawn_b - drawn_a
-    change = None
-    if find_score(name).relative and a > 0 and drawn_a.min() > 0:
-        change = percentile_interval(b / a - 1, drawn_b / drawn_a - 1, confidence)
-    p_value = max(percentile_p_value(drawn), least) if np.ptp(drawn) > 0 else (1.0 if b == a else least)
-    return Difference(name, a, b, percentile_interval(b - a, drawn, confidence), change, p_value)
+            measured = spread.relative_deviation
+            self.values[name] = measured if values is None else values[name]
+            self.drawn[name] = np.sqrt(np.maximum(variance, 0)) / (high - low) + (self.values[name] - measured)
 
 
 def means(name: str, models: Sequence[Scores], chosen: NDArray[np.int64]) -> tuple[float, Floats]:
