@@ -28,6 +28,8 @@ from lab.plan import PlannedRun
 
 TIMES = "seconds.json"
 DIVERGED = "diverged.json"
+FROZEN_STAGES = "frozen-stages"
+"""The folder, beside the runs, of what frozen stages return, which runs share."""
 
 Train = Callable[..., object]
 
@@ -83,8 +85,10 @@ def is_done(run: PlannedRun, folder: Path) -> bool:
 
 
 def task_of(run: PlannedRun, folder: Path, train: Train, workers: int | None = None) -> Task[Trained]:
-    """Give the task of training a run."""
-    do = evaluate_raw if is_raw(run.choices) else train
+    """Give the task of training a run; raw features have a row of their own, so runs are not compared with them."""
+    do = evaluate_raw if is_raw(run.choices) else partial(train, compare_frozen=False)
+    if run.recipe.augmentation.views is not None:
+        do = partial(do, cache=folder / FROZEN_STAGES)
     return Task(str(run.folder), partial(train_run, run, folder / run.folder, do, workers=workers))
 
 

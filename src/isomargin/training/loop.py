@@ -74,6 +74,7 @@ def train(
     lock: bool = True,
     checkpoint_seconds: float = 300.0,
     cache: str | os.PathLike[str] | None = None,
+    compare_frozen: bool = True,
 ) -> Evaluation | None:
     """Train by a recipe and evaluate; return the evaluation at the end of the run.
 
@@ -94,6 +95,8 @@ def train(
     checkpoint_seconds: the longest time between checkpoints; there is always one at each evaluation.
     cache: folder for the outputs of frozen stages (`augmentation.views`), which other runs with the same stages and
         images use too; without it they are in the run's folder, and are deleted when the run is finished.
+    compare_frozen: whether to evaluate the features from before training too, which takes another pass over the test
+        images.
 
     >>> from tempfile import TemporaryDirectory
     >>> from isomargin.io.embedding_set import EmbeddingSet
@@ -117,7 +120,19 @@ def train(
         if run.finished:
             return Evaluation.load(run.evaluation) if run.evaluation.is_file() else None
         place = None if cache is None else Path(cache)
-        return _train(recipe, run, first, devices, accelerator, workers, check_images, quiet, checkpoint_seconds, place)
+        return _train(
+            recipe,
+            run,
+            first,
+            devices,
+            accelerator,
+            workers,
+            check_images,
+            quiet,
+            checkpoint_seconds,
+            place,
+            compare_frozen,
+        )
 
 
 def _train(
@@ -131,6 +146,7 @@ def _train(
     quiet: bool,
     checkpoint_seconds: float,
     cache: Path | None,
+    compare_frozen: bool,
 ) -> Evaluation | None:
     """Train in a folder that was claimed, from its last checkpoint if it has one."""
     resume = bool(find_checkpoints(run.checkpoints))  # a run that was killed before its first starts again
@@ -214,7 +230,7 @@ def _train(
     if state.chosen != state.step or pretrained:
         fabric.barrier()  # the first process writes the model
         load_model(run.model, embedder)
-    evaluation = finish(fabric, run, embedder, data, recipe, workers, frozen)
+    evaluation = finish(fabric, run, embedder, data, recipe, workers, frozen, compare_frozen)
     if frozen is not None and cache is None and first:
         shutil.rmtree(frozen.folder)
     return evaluation

@@ -114,6 +114,7 @@ def finish(
     recipe: Recipe,
     workers: int,
     frozen: FrozenStages | None = None,
+    compare_frozen: bool = True,
 ) -> Evaluation | None:
     """Evaluate the chosen model, on the test items unless the recipe says otherwise, and write the last files.
 
@@ -127,7 +128,7 @@ def finish(
         fabric.barrier()
         return None
     vectors = embed_together(fabric, embedder, images, recipe, workers, frozen)
-    raw = raw_features(fabric, images, recipe, workers, frozen)
+    raw = raw_features(fabric, images, recipe, workers, frozen) if compare_frozen else None
     if fabric.global_rank == 0:
         embeddings = as_embedding_set(vectors, images, data_root(recipe))
         main, *others = recipe.evaluation.pairs
