@@ -117,6 +117,31 @@ def centre_crop(size: int, resize: int | None = None) -> Callable[[Any], Tensor]
     return transform
 
 
+class ImageTransform:
+    """The transform of an image, random or of the centre, which worker processes can be sent.
+
+    torchvision's transforms themselves cannot: a new process would import torchvision before the shim that it may need.
+    """
+
+    def __init__(self, size: int, crop: RandomCrop | None = None, resize: int | None = None) -> None:
+        self.size, self.crop, self.resize = size, crop, resize
+        self._transform: Callable[[Any], Tensor] | None = self._make()
+
+    def _make(self) -> Callable[[Any], Tensor]:
+        return centre_crop(self.size, self.resize) if self.crop is None else self.crop.transform(self.size)
+
+    def __call__(self, image: Any) -> Tensor:
+        """Return a PIL image as uint8 (channels, size, size)."""
+        if self._transform is None:
+            self._transform = (
+                centre_crop(self.size, self.resize) if self.crop is None else self.crop.transform(self.size)
+            )
+        return self._transform(image)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_transform": None}
+
+
 def _torchvision_transforms() -> Any:
     import_torchvision()
     from torchvision.transforms import v2

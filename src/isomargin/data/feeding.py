@@ -8,7 +8,7 @@ decoded by worker processes, in pieces, so that a batch of thousands is in memor
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from isomargin.core.errors import InputError
-from isomargin.data.augment import RandomAffine, RandomCrop, centre_crop
+from isomargin.data.augment import ImageTransform, RandomAffine, RandomCrop
 from isomargin.data.images import ImageSet
 from isomargin.data.sampler import ClassBatchSampler
 
@@ -59,7 +59,7 @@ def training_batches(
     labels = torch.from_numpy(images.labels)
     if images.paths is not None:
         assert isinstance(augmentation, RandomCrop | None)
-        transform = centre_crop(size, resize) if augmentation is None else augmentation.transform(size)
+        transform = ImageTransform(size, augmentation, resize)
         order = _Pieces(sampler, steps)
         pieces = _load(_Files(images, transform, channels), order, workers, device)
         for drawn, batch in _assembled(pieces, len(sampler.positions)):
@@ -97,7 +97,7 @@ def unseen_batches(
     parts = [rows[start : start + batch] for start in range(0, len(rows), batch)]
     if images.paths is not None:
         order = [[(int(row), 0) for row in part] for part in parts]
-        for _, pixels in _load(_Files(images, centre_crop(size, resize), channels), order, workers, device):
+        for _, pixels in _load(_Files(images, ImageTransform(size, None, resize), channels), order, workers, device):
             yield pixels.to(device, non_blocking=True)
         return
     source = _in_memory(images, device)
@@ -118,7 +118,7 @@ def view_batches(
     """Yield random views of image files: of all images in order, then the next view of all, `batch` at a time."""
     keys = [(row, int(seed)) for view in range(views) for row, seed in enumerate(image_seeds(0, view, len(images)))]
     order = [keys[start : start + batch] for start in range(0, len(keys), batch)]
-    for _, pixels in _load(_Files(images, crop.transform(size), channels), order, workers, device):
+    for _, pixels in _load(_Files(images, ImageTransform(size, crop), channels), order, workers, device):
         yield pixels.to(device, non_blocking=True)
 
 
@@ -191,7 +191,7 @@ def _as_channels(batch: Tensor, size: int, channels: int) -> Tensor:
 class _Files(Dataset[tuple[int, Tensor]]):
     """Images by row and seed."""
 
-    def __init__(self, images: ImageSet, transform: Callable[[Any], Tensor], channels: int) -> None:
+    def __init__(self, images: ImageSet, transform: ImageTransform, channels: int) -> None:
         self.images, self.transform, self.channels = images, transform, channels
 
     def __getitem__(self, key: tuple[int, int]) -> tuple[int, Tensor]:
