@@ -22,6 +22,9 @@ from isomargin.models.embedder import Embedder
 from isomargin.training.recipe import Recipe, load_recipe
 from isomargin.training.run import open_run
 
+_LARGE = 96  # pixels from which a CPU embeds fewer images at once: the maps of many do not fit into its caches
+_AT_ONCE = 32
+
 
 def embed(
     model: Embedder,
@@ -67,9 +70,10 @@ def embed(
                 if stages is None
                 else _batches_of_maps(stages, which, batch, device)
             ):
-                vectors = model(part, from_stages=kept)
-                embeddings[done : done + len(part)] = vectors.float().cpu().numpy()
-                done += len(part)
+                for piece in part.split(_AT_ONCE) if part.device.type == "cpu" and size >= _LARGE else (part,):
+                    vectors = model(piece, from_stages=kept)
+                    embeddings[done : done + len(piece)] = vectors.float().cpu().numpy()
+                    done += len(piece)
                 if report is not None:
                     report(done / len(which))
     finally:
