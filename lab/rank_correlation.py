@@ -16,8 +16,8 @@ def rank_sentences(runs: Sequence[Mapping[str, str]]) -> list[str]:
 
     >>> runs = [{"setting": "a", "training": "plain", "recall@1": f"{0.5 + at / 100}", "opis": f"{opis}"}
     ...         for at, opis in ((1, 3), (2, 2), (3, 1))]
-    >>> rank_sentences(runs)[0]
-    'a: Spearman's rank correlation of 1 − recall@1 and OPIS is +1.00 over all 3 trained models.'
+    >>> print(rank_sentences(runs)[0])
+    a: Spearman's rank correlation of 1 − recall@1 and OPIS is +1.00 over all 3 trained models.
     """
     sentences = []
     for setting in dict.fromkeys(run["setting"] for run in runs):

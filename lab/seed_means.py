@@ -149,7 +149,7 @@ def difference_values(name: str, label: str, compared: Compared) -> dict[str, An
 def suffix(label: str) -> str:
     """Give what the names of a comparison's columns have behind them.
 
-    >>> suffix(MAIN), suffix(FROM_RAW)
+    >>> suffix(""), suffix("raw")
     ('', ' from raw')
     """
     return f" from {label}" if label else ""

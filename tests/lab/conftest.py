@@ -75,10 +75,12 @@ def unsaved_figures(monkeypatch):
         monkeypatch.setattr(module, "save", save)
 
 
-@pytest.fixture
-def few_draws(monkeypatch):
-    """Resample classes 100 times in place of 5,000, where only the rows of a table matter and not their intervals."""
-    monkeypatch.setattr(comparisons, "DRAWS", 100)
+@pytest.fixture(scope="session", autouse=True)
+def few_draws():
+    """Resample classes 200 times in place of 5,000: the tests compare with as many draws, or look at other things."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comparisons, "DRAWS", 200)
+        yield
 
 
 @pytest.fixture

@@ -4,15 +4,13 @@ import numpy as np
 import pytest
 from pretended_training import Trainer
 
-from lab import comparisons
 from lab.files import read_csv, write_csv
 from lab.run_experiment import run_experiment
 from lab.stored_draws import DIFFERENCES, StoredDraws, in_steps, read_draws, write_draws
 
 
 @pytest.fixture
-def made(add, tmp_path, monkeypatch):
-    monkeypatch.setattr(comparisons, "DRAWS", 300)
+def made(add, tmp_path):
     add("losses", against={"training": "plain"}, columns=["recall@1", "recall@4", "opis"])
     run_experiment("losses", tmp_path / "runs", tmp_path / "results", scale="toy", seeds=2, train=Trainer())
     return tmp_path / "results"

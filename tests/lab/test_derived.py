@@ -33,9 +33,8 @@ PLAN = {
 
 
 @pytest.fixture
-def heads(add, monkeypatch, tmp_path):
+def heads(add, tmp_path):
     """An experiment on heads that keeps its evaluations, run once."""
-    monkeypatch.setattr(comparisons, "DRAWS", 200)
     add.settings(heads=SETTING)
     add("heads", plans={"toy": PLAN}, against={"training": "plain"}, keep="evaluations")
     run_experiment("heads", tmp_path / "runs", tmp_path / "results", scale="toy")

@@ -13,7 +13,7 @@ from lab.results_folder import read_recipes
 from lab.run_experiment import run_experiment
 from lab.tables import tables_text
 
-pytestmark = pytest.mark.usefixtures("unsaved_figures", "few_draws")
+pytestmark = pytest.mark.usefixtures("unsaved_figures")
 
 MARGINS = {"positive": [0.9], "negative": [0.3, 0.5], "held_out": 0.4}
 THREE = {"settings": ["toy"], "axes": {"loss": ["smooth_ap"], "training": ["plain", "tcm", "both"]}, "seeds": 2}

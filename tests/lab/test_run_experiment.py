@@ -14,8 +14,8 @@ from isomargin.measure.seed_comparison import compare_seeds
 from isomargin.training.locking import claim
 from isomargin.training.recipe import load_recipe
 from isomargin.training.run_folder import RunFolder
+from lab import comparisons
 from lab import run_experiment as module
-from lab.comparisons import DRAWS
 from lab.files import read_csv
 from lab.plan import planned_runs
 from lab.results_folder import read_recipes
@@ -54,7 +54,9 @@ def test_rows_are_means_over_seeds_and_differences_those_of_compare_seeds(made):
     assert row["opis"] == pytest.approx(np.mean([evaluation.opis for evaluation in tcm]))
     assert row["opis deviation"] == pytest.approx(np.std([evaluation.opis for evaluation in tcm], ddof=1))
     assert row["recall@1 lowest"] == min(evaluation.recall_at_k[1] for evaluation in tcm)
-    expected = next(difference for difference in compare_seeds(plain, tcm, draws=DRAWS) if difference.score == "opis")
+    expected = next(
+        difference for difference in compare_seeds(plain, tcm, draws=comparisons.DRAWS) if difference.score == "opis"
+    )
     assert (row["opis change"], row["opis p"]) == (expected.change.value, expected.p_value)
     assert row["against"] == "smooth_ap+plain"
     assert "opis change" not in row_of(made.rows, loss="smooth_ap", training="plain")
@@ -135,7 +137,9 @@ def test_seeds_that_diverged_are_left_out_on_both_sides(add, tmp_path):
     row = row_of(rows, loss="smooth_ap", training="tcm")
     assert row["seeds"] == 2
     plain, tcm = ([evaluated(seed, spread) for seed in (1, 2)] for spread in (0.5, 0.1))
-    expected = next(difference for difference in compare_seeds(plain, tcm, draws=DRAWS) if difference.score == "opis")
+    expected = next(
+        difference for difference in compare_seeds(plain, tcm, draws=comparisons.DRAWS) if difference.score == "opis"
+    )
     assert row["opis change"] == expected.change.value
     assert "note: toy/smooth_ap+tcm/seed-0 has no scores, the loss is nan by step 3" in notes
 
