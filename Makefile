@@ -20,6 +20,7 @@ reproduce-smoke: $(VENV)/.installed
 # Fills the tables of docs/results.md and README.md, and draws their overview, from results/.
 results-page: $(VENV)/.installed
 	$(BIN)/python docs/fill_results.py
+	$(BIN)/python docs/fill_remarks.py
 	$(BIN)/python docs/overview_picture.py
 
 # The report is tested in a browser; without one those tests are skipped and say so.
