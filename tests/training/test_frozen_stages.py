@@ -15,8 +15,10 @@ from isomargin.training.recipe import read_recipe
 
 FIRST = {
     "tf_efficientnet_lite0": ["conv_stem", "bn1", "blocks.0", "blocks.1", "blocks.2", "blocks.3", "blocks.4"],
-    "resnet10t": ["conv1", "bn1", "layer1", "layer2"],
+    "test_resnet": ["conv1", "bn1", "layer1", "layer2"],
 }
+SMALL = {"backbone": "test_efficientnet", "weights": None, "image_size": 32, "test_size": 48, "dimensions": None}
+SMALL |= {"freeze": ["conv_stem", "bn1", "blocks.0"]}
 
 
 @pytest.mark.parametrize("backbone", FIRST)
@@ -32,7 +34,7 @@ def test_frozen_and_trained_stages_together_are_the_whole_network(backbone):
 
 def test_a_network_of_unknown_stages_or_without_frozen_ones_keeps_nothing():
     assert not make_model({"backbone": "small_conv"}).has_frozen_stages
-    assert not make_model({"backbone": "resnet10t", "freeze": ["layer2"]}).has_frozen_stages
+    assert not make_model({"backbone": "test_resnet", "freeze": ["layer2"]}).has_frozen_stages
     assert stages_of(torch.nn.Linear(2, 2)) == []
 
 
@@ -112,33 +114,31 @@ def _centre(path, size):
 
 
 def test_without_a_cache_nothing_is_left(photographs, tmp_path):
-    content = recipe(photographs).model | {"weights": None}
-    train(recipe(photographs, model=content), tmp_path / "run", quiet=True, workers=0)
+    train(recipe(photographs, model=SMALL), tmp_path / "run", quiet=True, workers=0)
     assert not (tmp_path / "run" / "frozen-stages").exists()
     assert not (tmp_path / "run" / "raw-evaluation.json").exists()  # random weights are nothing to compare with
 
 
 def test_another_crop_or_another_file_is_computed_again(photographs, tmp_path):
-    content = recipe(photographs).model | {"weights": None}
     options = {"quiet": True, "workers": 0, "cache": tmp_path / "kept"}
-    train(recipe(photographs, model=content), tmp_path / "one", **options)
+    train(recipe(photographs, model=SMALL), tmp_path / "one", **options)
     crop = {"views": 3, "smallest_area": 0.5}
-    train(recipe(photographs, model=content, augmentation=crop), tmp_path / "two", **options)
+    train(recipe(photographs, model=SMALL, augmentation=crop), tmp_path / "two", **options)
     assert len(files(tmp_path / "kept")) == 3  # the test images are the same
     path = photographs / "class00" / "0.png"
     Image.open(path).rotate(180).save(path)
-    train(recipe(photographs, model=content), tmp_path / "three", **options)
+    train(recipe(photographs, model=SMALL), tmp_path / "three", **options)
     assert len(files(tmp_path / "kept")) == 4
 
 
 @pytest.mark.parametrize(
     ("section", "sentence"),
     [
-        ({"model": {"backbone": "resnet10t", "image_size": 32}}, "the model has none that can be kept"),
+        ({"model": {"backbone": "test_resnet", "image_size": 32}}, "the model has none that can be kept"),
         ({"augmentation": {"views": 3, "name": "none"}}, "for image files that are cropped"),
     ],
 )
 def test_views_that_cannot_be_kept_are_refused(photographs, tmp_path, section, sentence):
-    content = {"model": recipe(photographs).model | {"weights": None}, **section}
+    content = {"model": SMALL, **section}
     with pytest.raises(InputError, match=sentence):
         train(recipe(photographs, **content), tmp_path / "run", quiet=True, workers=0)
