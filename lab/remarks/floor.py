@@ -36,7 +36,7 @@ CASES = {
 REPEATS = 20
 TRUE = 1e-5
 COMPARED = "easy"  # the kind that is also drawn with classes that differ: with the other, 1e-5 is far below the noise
-FIRST_DIFFERENCE = 0.04
+FIRST_DIFFERENCE = 0.04  # from which that of an OPIS of 1e-5 is extrapolated
 QUANTILE = 1.645  # of the normal distribution, one-sided at 5%
 
 
