@@ -220,7 +220,9 @@ def _train_points(
 ) -> list[TunedRun]:
     """Train the points of the grid, one after another, and return their scores."""
     rows = []
-    options = {"check_images": True, **options}
+    options = {"check_images": True, "compare_frozen": False, **options}
+    if recipe.augmentation.views is not None:
+        options = {"cache": folder / "frozen-stages", **options}
     for number, point in enumerate(points):
         report(f"run {number + 1} of {len(points)}: {point.name}")
         trained = _with_regularizer(recipe, point.regularizer)
