@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -67,8 +68,10 @@ class Batch:
         It is added to every loss, so that bad input shows: a comparison with NaN is false, so a loss of hard pairs
         would find none and be 0.
         """
-        rows = self.vectors if self.reference_vectors is None else torch.cat([self.vectors, self.reference_vectors])
-        return (rows.detach()[:, :1] * 0).sum()  # at length 1, a row that is not finite is NaN throughout
+        total = self.vectors.detach().sum()
+        if self.reference_vectors is not None:
+            total = total + self.reference_vectors.detach().sum()
+        return total * 0
 
     def weighted(self, weights: Tensor) -> Batch:
         """Return the same batch with these weights (n,), multiplied by the weights that it has."""
@@ -174,6 +177,12 @@ def read_indices(indices_tuple: Any, rows: int, columns: int, device: torch.devi
     return tensors
 
 
+def full_precision(device: torch.device) -> AbstractContextManager[Any]:
+    """Turn autocast off for the device; a context that does nothing where it is off, which is several times as fast."""
+    on = torch.is_autocast_enabled(device.type)
+    return torch.autocast(device.type, enabled=False) if on else nullcontext()
+
+
 def refuse_second_derivative() -> None:
     """Raise in a backward pass that is to be differentiated itself: its operations are not recorded."""
     if torch.is_grad_enabled():
@@ -192,7 +201,7 @@ class _Normalise(torch.autograd.Function):
         largest = vectors.abs().amax(dim=1, keepdim=True) if vectors.shape[1] else vectors.new_zeros(len(vectors), 1)
         largest.clamp_(min=smallest)
         unit = vectors / largest  # the largest entry is 1: squares are safe
-        length = unit.norm(dim=1, keepdim=True)
+        length = torch.linalg.vector_norm(unit, dim=1, keepdim=True)
         unit.div_(length.clamp(min=smallest))
         ctx.save_for_backward(unit, length * largest)
         return unit
@@ -231,7 +240,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         a, b = ctx.saved_tensors
-        with torch.autocast(a.device.type, enabled=False):
+        with full_precision(a.device):
             return gradient @ b, gradient.mT @ a
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from isomargin.losses._batch import refuse_second_derivative
+from isomargin.losses._batch import full_precision, refuse_second_derivative
 from isomargin.losses._pairs import Pairs, Tile
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Gradient:
     positives: Tensor
     """(p,)"""
     to_itself: Tensor | None
-    """(b,) with respect to each row's similarity to itself; None where the columns are other embeddings."""
+    """(b,) with respect to each row's similarity to itself; None where the tile has none."""
 
 
 @dataclass
@@ -50,10 +50,10 @@ class Run:
 
 def pair_losses(
     parts: Sequence[PairLoss], vectors: Tensor, references: Tensor | None, pairs: Pairs, weights: Tensor | None
-) -> tuple[Tensor, list[Any]]:
-    """Compute losses (parts,), and their states, of unit vectors (n, d) and references (m, d), or the vectors alone."""
+) -> tuple[tuple[Tensor, ...], list[Any]]:
+    """Compute a scalar for each loss, and their states, of vectors (n, d) and references (m, d), or vectors alone."""
     run = Run(parts, pairs, weights)
-    values: Tensor = _PairLosses.apply(vectors, references, run)  # type: ignore[no-untyped-call]
+    values: tuple[Tensor, ...] = _PairLosses.apply(vectors, references, run)  # type: ignore[no-untyped-call]
     return values, run.states
 
 
@@ -72,6 +72,7 @@ def _make_tiles(
     """
     rows, width = run.pairs.shape
     height = tile_height(rows, width, vectors.device)
+    ask_itself = any(part.compares_with_itself for part in run.parts)
     workspace = vectors.new_empty(height * width)
     for number, start in enumerate(range(0, rows, max(height, 1))):
         stop = min(start + height, rows)
@@ -79,12 +80,12 @@ def _make_tiles(
         if kept:
             yield run.pairs.sorted_tile(start, stop, workspace, similarities, *kept[3 * number : 3 * number + 3])
         else:
-            yield run.pairs.tile(start, stop, similarities, workspace)
+            yield run.pairs.tile(start, stop, similarities, workspace, ask_itself)
 
 
 class _PairLosses(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, vectors: Tensor, references: Tensor | None, run: Run) -> Tensor:
+    def forward(ctx: Any, vectors: Tensor, references: Tensor | None, run: Run) -> tuple[Tensor, ...]:
         columns = vectors if references is None else references
         rows, width = run.pairs.shape
         # Of each positive pair, its similarity and its place are kept, which is an integer of twice the size.
@@ -101,34 +102,32 @@ class _PairLosses(torch.autograd.Function):
         # Saved this way, and not in the run, they are freed as soon as the backward pass is done.
         ctx.save_for_backward(vectors, references, whole, *kept)
         ctx.run = run
-        return torch.stack(
-            [value.to(vectors) if isinstance(value, Tensor) else vectors.new_full((), value) for value in finished]
-        )
+        return tuple(value if isinstance(value, Tensor) else vectors.new_full((), value) for value in finished)
 
     @staticmethod
-    def backward(ctx: Any, scales: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, *scales: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         refuse_second_derivative()
         run: Run = ctx.run
         vectors, references, whole, *kept = ctx.saved_tensors
         columns = vectors if references is None else references
-        for_vectors = torch.zeros_like(vectors) if ctx.needs_input_grad[0] else None
-        for_references = torch.zeros_like(references) if ctx.needs_input_grad[1] else None
-        for_columns = for_vectors if references is None else for_references
         active = [
             (part, state, scale)
-            for part, state, scale in zip(run.parts, run.states, scales.tolist(), strict=True)
+            for part, state, scale in zip(run.parts, run.states, torch.stack(scales).tolist(), strict=True)
             if scale != 0
         ]
-        if not active:
-            return for_vectors, for_references, None
-        with torch.autocast(vectors.device.type, enabled=False):
-            rows, width = run.pairs.shape
-            buffer = vectors.new_empty(tile_height(rows, width, vectors.device), width)
-            for tile in _make_tiles(run, vectors, columns, whole, kept):
-                by_similarity = buffer[: tile.stop - tile.start].zero_()
-                _add_gradients(active, tile, by_similarity)
-                if references is None and len(by_similarity) == rows:
-                    return (by_similarity + by_similarity.T) @ vectors, None, None
+        rows, width = run.pairs.shape
+        height = tile_height(rows, width, vectors.device)
+        with full_precision(vectors.device):
+            if active and references is None and height == rows > 0:  # one product for both ends of the pairs
+                (tile,) = _make_tiles(run, vectors, columns, whole, kept)
+                by_similarity = _add_gradients(active, tile, vectors.new_zeros(rows, width))
+                return (by_similarity + by_similarity.T) @ vectors, None, None
+            for_vectors = torch.zeros_like(vectors) if ctx.needs_input_grad[0] else None
+            for_references = torch.zeros_like(references) if ctx.needs_input_grad[1] else None
+            for_columns = for_vectors if references is None else for_references
+            buffer = vectors.new_empty(height, width)
+            for tile in _make_tiles(run, vectors, columns, whole, kept) if active else ():
+                by_similarity = _add_gradients(active, tile, buffer[: tile.stop - tile.start].zero_())
                 if for_vectors is not None:
                     for_vectors[tile.start : tile.stop].addmm_(by_similarity, columns)
                 if for_columns is not None:
@@ -136,8 +135,8 @@ class _PairLosses(torch.autograd.Function):
         return for_vectors, for_references, None
 
 
-def _add_gradients(active: list[tuple[PairLoss, Any, float]], tile: Tile, by_similarity: Tensor) -> None:
-    """Add the derivatives of all losses, times their scales, with respect to a tile's similarities (b, m)."""
+def _add_gradients(active: list[tuple[PairLoss, Any, float]], tile: Tile, by_similarity: Tensor) -> Tensor:
+    """Add the derivatives of all losses, times their scales, with respect to a tile's similarities, to (b, m) zeros."""
     to_itself = None if tile.to_itself is None else torch.zeros_like(tile.to_itself)
     gradient = Gradient(by_similarity, torch.zeros_like(tile.positives), to_itself)
     for part, state, scale in active:
@@ -145,3 +144,4 @@ def _add_gradients(active: list[tuple[PairLoss, Any, float]], tile: Tile, by_sim
     by_similarity.view(-1).index_add_(0, tile.places, gradient.positives)
     if to_itself is not None:
         by_similarity.diagonal(tile.start).add_(to_itself)
+    return by_similarity

@@ -32,9 +32,7 @@ class Tile:
     sizes: np.ndarray
     """(b,) how many positives each row has, on the host."""
     to_itself: Tensor | None
-    """(b,) each row's similarity to itself; None where the columns are other embeddings."""
-    has_negatives: bool
-    """Whether any pair is negative."""
+    """(b,) each row's similarity to itself; None where the columns are other embeddings or no loss asks for it."""
     workspace: Tensor
     """(at least b · m,) memory for temporary results; all tiles of a pass share it."""
 
@@ -94,12 +92,10 @@ class Tile:
 class Pairs:
     """Which of (n, m) pairs are positive and negative: by label, without a row's pair with itself, or as chosen."""
 
-    row_classes: np.ndarray
-    """(n,) the class of each row, numbered from 0."""
-    column_classes: np.ndarray
-    """(m,) the same for the columns."""
-    classes: int
-    """The number of classes in both together."""
+    row_labels: np.ndarray
+    """(n,)"""
+    column_labels: np.ndarray
+    """(m,)"""
     with_itself: bool
     """Whether the columns are the rows: then a row's pair with itself is neither, and every pair occurs twice."""
     device: torch.device
@@ -121,57 +117,45 @@ class Pairs:
     ) -> Pairs:
         """Find them from labels (n,) and (m,), or from the chosen (anchors, positives, anchors, negatives)."""
         columns = labels if reference_labels is None else reference_labels
-        both = labels if reference_labels is None else np.concatenate([labels, columns])
-        names, classes = np.unique(both, return_inverse=True)
         masks: list[Tensor | None] = [None, None]
         if chosen is not None:
             for which in range(2):
                 mask = torch.zeros(len(labels) * len(columns), dtype=torch.bool, device=device)
                 mask.index_fill_(0, chosen[2 * which] * len(columns) + chosen[2 * which + 1], True)
                 masks[which] = mask.view(len(labels), len(columns))
-        return cls(
-            row_classes=classes[: len(labels)],
-            column_classes=classes[len(both) - len(columns) :],
-            classes=len(names),
-            with_itself=reference_labels is None,
-            device=device,
-            chosen_positives=masks[0],
-            chosen_negatives=masks[1],
-        )
+        return cls(labels, columns, reference_labels is None, device, masks[0], masks[1])
 
     @property
     def shape(self) -> tuple[int, int]:
         """The numbers of rows and columns."""
-        return len(self.row_classes), len(self.column_classes)
+        return len(self.row_labels), len(self.column_labels)
 
     @cached_property
-    def class_sizes(self) -> np.ndarray:
-        """(classes,) how many columns each class has."""
-        return np.bincount(self.column_classes, minlength=self.classes)
+    def row_classes(self) -> np.ndarray:
+        """(n,) the class of each row, numbered from 0 without gaps."""
+        return np.unique(self.row_labels, return_inverse=True)[1]
 
     @cached_property
-    def class_starts(self) -> np.ndarray:
-        """(classes,) where each class starts in `columns_by_class`."""
-        return np.asarray(self.class_sizes.cumsum() - self.class_sizes)
-
-    @cached_property
-    def columns_by_class(self) -> np.ndarray:
-        """(m,) the columns, sorted by class."""
-        return np.argsort(self.column_classes, kind="stable")
+    def alike(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(m,) the columns by label; (n,) where those with a row's label begin there; (n,) how many they are."""
+        order = self.column_labels.argsort(kind="stable")
+        labels = self.column_labels[order]
+        first = labels.searchsorted(self.row_labels)
+        return order, first, labels.searchsorted(self.row_labels, side="right") - first
 
     @cached_property
     def positive_counts(self) -> np.ndarray:
         """(n,) how many positives each row has."""
         if self.chosen_positives is not None:
             return np.asarray(self.chosen_positives.sum(dim=1).cpu())
-        return np.asarray(self.class_sizes[self.row_classes] - int(self.with_itself))
+        return self.alike[2] - int(self.with_itself)
 
     @cached_property
     def negative_counts(self) -> np.ndarray:
         """(n,) how many negatives each row has."""
         if self.chosen_negatives is not None:
             return np.asarray(self.chosen_negatives.sum(dim=1).cpu())
-        return np.asarray(self.shape[1] - self.class_sizes[self.row_classes])
+        return self.shape[1] - self.alike[2]
 
     @cached_property
     def positive_total(self) -> int:
@@ -188,12 +172,12 @@ class Pairs:
         """Whether every pair occurs twice, once from each of its rows."""
         return self.with_itself and self.chosen_positives is None
 
-    def tile(self, start: int, stop: int, similarities: Tensor, workspace: Tensor) -> Tile:
+    def tile(self, start: int, stop: int, similarities: Tensor, workspace: Tensor, ask_itself: bool) -> Tile:
         """Sort the similarities (b, m) of the rows start..stop; they are overwritten."""
         places = self.places(start, stop)
         entries = similarities.view(-1)
         positives = entries.index_select(0, places)
-        to_itself = similarities.diagonal(start).clone() if self.with_itself else None
+        to_itself = similarities.diagonal(start).clone() if self.with_itself and ask_itself else None
         if self.chosen_negatives is not None:
             similarities.masked_fill_(~self.chosen_negatives[start:stop], -INFINITY)
         else:
@@ -213,28 +197,22 @@ class Pairs:
         to_itself: Tensor | None,
     ) -> Tile:
         """Create a tile from similarities that are already sorted."""
-        sizes = self.positive_counts[start:stop]
-        has_negatives = bool(self.negative_counts[start:stop].any())
-        return Tile(start, stop, negatives, positives, places, sizes, to_itself, has_negatives, workspace)
+        return Tile(start, stop, negatives, positives, places, self.positive_counts[start:stop], to_itself, workspace)
 
     def places(self, start: int, stop: int) -> Tensor:
         """List the positive pairs of the rows start..stop by their places among the (stop − start) · m entries."""
         if self.chosen_positives is not None:
             return self.chosen_positives[start:stop].flatten().nonzero()[:, 0]
-        rows, columns = self.positives(start, stop)
-        return upload(rows * self.shape[1] + columns, self.device)
+        return upload(self.host_places(start, stop), self.device)
 
-    def positives(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """List rows (counted from start) and columns of the positive pairs of the rows start..stop, by label."""
-        classes = self.row_classes[start:stop]
-        sizes = self.class_sizes[classes]
-        rows = np.repeat(np.arange(stop - start), sizes)
-        first = self.class_starts[classes] - (sizes.cumsum() - sizes)
-        columns = self.columns_by_class[np.repeat(first, sizes) + np.arange(len(rows))]
-        if not self.with_itself:
-            return rows, columns
-        others = columns != rows + start
-        return rows[others], columns[others]
+    def host_places(self, start: int, stop: int) -> np.ndarray:
+        """List the places on the host, by label."""
+        order, first, sizes = self.alike
+        first, sizes = first[start:stop], sizes[start:stop]
+        rows = np.arange(stop - start).repeat(sizes)
+        columns = order[(first - sizes.cumsum() + sizes).repeat(sizes) + np.arange(len(rows))]
+        places: np.ndarray = rows * len(self.column_labels) + columns
+        return places[columns != rows + start] if self.with_itself else places
 
 
 def upload(values: np.ndarray, device: torch.device) -> Tensor:

@@ -27,6 +27,7 @@ class Ranks:
     """How many rows have a positive."""
     items: int
     """How many rows there are, without those that were mixed from others."""
+    has_negatives: bool
     totals: list[Tensor] = field(default_factory=list)
     """Per tile, the sum of the queries' losses, weighted."""
     slopes: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
@@ -53,7 +54,7 @@ class RankLoss(PairLoss):
     def __init__(self, temperature: float, include_query: bool, check_finite: bool) -> None:
         super().__init__(check_finite)
         self.temperature = checks.temperature(temperature, "temperature")
-        self.include_query = checks.truth(include_query, "include_query")
+        self.include_query = self.compares_with_itself = checks.truth(include_query, "include_query")
 
     def step_(self, differences: Tensor) -> Tensor:
         """Return, in place, how much a negative counts that is more similar than the positive by x: σ(x/τ)."""
@@ -83,7 +84,9 @@ class RankLoss(PairLoss):
 
     def begin(self, pairs: Pairs, weights: Tensor | None) -> Ranks:
         """Start."""
-        return Ranks(weights, int((pairs.positive_counts > 0).sum()), pairs.shape[0] - pairs.virtual)
+        return Ranks(
+            weights, int((pairs.positive_counts > 0).sum()), pairs.shape[0] - pairs.virtual, pairs.negative_total > 0
+        )
 
     def visit(self, tile: Tile, state: Ranks) -> None:
         """Rank the positives of the tile's rows."""
@@ -97,7 +100,7 @@ class RankLoss(PairLoss):
             others = self._differences_of_positives(ranked, slot)
             positive_ranks[:, slot] += self.positive_step_(others).sum(dim=1)
             rows = _rows_in(tile, slot)
-            if not tile.has_negatives:
+            if not state.has_negatives:
                 continue
             if rows is None:
                 above[:, slot] = self.step_(_differences(tile, threshold)).sum(dim=1)
@@ -132,7 +135,7 @@ class RankLoss(PairLoss):
                 for_positives += forces.mul_(by_positive_ranks[:, slot : slot + 1])
                 for_thresholds[:, slot] -= forces.sum(dim=1)
             rows = _rows_in(tile, slot)
-            if not tile.has_negatives:
+            if not state.has_negatives:
                 continue
             if rows is None:
                 forces = self.step_slope_(_differences(tile, threshold)).mul_(by_above[:, slot : slot + 1])

@@ -113,8 +113,8 @@ class MarginLoss(SidedLoss):
 
     def positive_terms(self, similarities: Tensor) -> tuple[Tensor, Tensor]:
         """Sum how far the similarities are below m⁺."""
-        short = self.positive_margin - similarities
-        hard = self._beyond(short, 0.0, torch.empty_like(short)).sum()
+        short = torch.rsub(similarities, self.positive_margin)
+        hard = (short >= 0 if self.margin_is_hard else short > 0).sum(dtype=short.dtype)
         return (short.relu_() if self.hard_only else short).sum(), hard
 
     def negative_terms(self, similarities: Tensor, scratch: Tensor) -> tuple[Tensor, Tensor]:
@@ -126,8 +126,10 @@ class MarginLoss(SidedLoss):
 
     def positive_slopes(self, similarities: Tensor) -> Tensor:
         """Pull every hard pair together with the same force."""
-        largest = -self.positive_margin if self.hard_only else -2.0
-        return -self._beyond(-similarities, largest, torch.empty_like(similarities))
+        if not self.hard_only:
+            return torch.full_like(similarities, -1.0)
+        short = torch.rsub(similarities, self.positive_margin)
+        return (short >= 0 if self.margin_is_hard else short > 0).to(short).neg_()
 
     def negative_slopes(self, similarities: Tensor, scratch: Tensor) -> Tensor:
         """Push every hard pair apart with the same force."""
@@ -142,7 +144,6 @@ def _each_pair_once(tile: Tile, pairs: Pairs) -> list[tuple[int, slice]]:
 
     Where every pair occurs twice, pairs with rows of other tiles are read in the upper triangle only, and count twice.
     """
-    if not pairs.counted_from_both_ends:
+    if not pairs.counted_from_both_ends or tile.stop - tile.start == pairs.shape[0]:
         return [(1, slice(None))]
-    later = [(2, slice(tile.stop, None))] if tile.stop < pairs.shape[1] else []
-    return [(1, slice(tile.start, tile.stop)), *later]
+    return [(1, slice(tile.start, tile.stop)), (2, slice(tile.stop, None))]

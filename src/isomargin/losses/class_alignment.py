@@ -47,6 +47,10 @@ class ClassAlignmentLoss(PairLoss):
     over the classes that have pairs of both kinds; the variance is the mean squared deviation. After a call `values`
     has `negative_deviation` and `positive_deviation`, the standard deviations.
 
+    It resembles the metric variance constraint of Kan et al. (2022), *Contrastive Bayesian Analysis for Deep Metric
+    Learning*, which keeps similarities consistent over all pairs. This is a variance between classes, of a quantile of
+    each: within a class, similarities may vary. `docs/losses.md` compares it with further methods.
+
     Parameters
     ----------
     positive_weight, negative_weight: of the two variances. Similarities of classes differ by hundredths, so their
@@ -101,10 +105,11 @@ class ClassAlignmentLoss(PairLoss):
         """Combine the rows of each class, and compute the variances over classes."""
         if not state.negative_sums:
             return 0.0
-        state.negative_class_sums = _by_class(state.negative_sums, state.row_classes, pairs.classes)
-        state.positive_class_sums = _by_class(state.positive_sums, state.row_classes, pairs.classes)
+        classes = int(pairs.row_classes.max()) + 1
+        state.negative_class_sums = _by_class(state.negative_sums, state.row_classes, classes)
+        state.positive_class_sums = _by_class(state.positive_sums, state.row_classes, classes)
         pair_counts = pairs.negative_counts, pairs.positive_counts
-        counts = np.stack([np.bincount(pairs.row_classes, of_rows, pairs.classes) for of_rows in pair_counts])
+        counts = np.stack([np.bincount(pairs.row_classes, of_rows, classes) for of_rows in pair_counts])
         negative_counts, positive_counts = upload(counts.astype(np.float32), pairs.device).to(state.negative_sums[0])
         both = (negative_counts > 0) & (positive_counts > 0)  # (classes,)
         shares = both / both.sum().clamp(min=1).to(negative_counts)

@@ -37,7 +37,7 @@ class ContrastiveLoss(SidedLoss):
 
     def positive_terms(self, similarities: Tensor) -> tuple[Tensor, Tensor]:
         """Sum d²/2 = 1 − s."""
-        terms = (1 - similarities).relu_()
+        terms = torch.rsub(similarities, 1).relu_()
         return terms.sum(), (terms > 0).sum(dtype=terms.dtype)
 
     def negative_terms(self, similarities: Tensor, scratch: Tensor) -> tuple[Tensor, Tensor]:

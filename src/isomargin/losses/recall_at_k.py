@@ -89,7 +89,8 @@ class RecallAtKLoss(RankLoss):
             raise InputError("simix adds embeddings that indices_tuple does not list: use one or the other")
         labels, reference_labels = batch.host_labels
         device = batch.labels.device
-        ends = np.stack(Pairs.of(labels, None, device, None).positives(0, len(labels)))
+        places = Pairs.of(labels, None, device, None).host_places(0, len(labels))
+        ends = np.stack(divmod(places, max(len(labels), 1)))
         ends = ends[:, ends[0] < ends[1]]
         weights = self.mixing_weights(ends.shape[1]).to(batch.vectors)[:, None]
         rows, columns = upload(ends, device)
