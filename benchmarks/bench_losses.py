@@ -137,6 +137,33 @@ def side_by_side(items: int, rounds: int) -> None:
         print(f"  {name}: {above / MEGABYTE:.0f} MB above the input   at most 400: {verdict(above <= 400 * MEGABYTE)}")
 
 
+def naive_tcm(embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """TCM as its formula reads: the sets of similarities, their hard pairs, and the mean of each side."""
+    vectors = torch.nn.functional.normalize(embeddings)
+    similarities = vectors @ vectors.T
+    same = labels[:, None] == labels
+    positives, negatives = similarities[same.triu(1)], similarities[(~same).triu(1)]
+    positives, negatives = positives[positives <= 0.9], negatives[negatives >= 0.5]
+    return (0.9 - positives).sum() / max(len(positives), 1) + (negatives - 0.5).sum() / max(len(negatives), 1)
+
+
+def small_batches(rounds: int) -> None:
+    """Print the time of losses of 64 items, of which most is the overhead of single operations."""
+    embeddings, labels = make_batch(64, 4)
+    losses = {name: make(name, labels) for name in loss_names() if name != "threshold_penalty"}
+    times: dict[str, list[float]] = {name: [] for name in ("naive TCM", *losses)}
+    for number in range(rounds + 10):
+        for name, loss in {"naive TCM": naive_tcm, **losses}.items():
+            duration = seconds(lambda loss=loss: training_step(loss, embeddings, labels))
+            if number >= 10:
+                times[name].append(duration)
+    print(f"\nn = 64, d = {DIMENSIONS}, 4 per class, forward and backward; median of {rounds} rounds")
+    for name, durations in times.items():
+        print(f"  {statistics.median(durations) * 1e6:8.0f} µs  {name}")
+    ratio = statistics.median(a / b for a, b in zip(times["tcm"], times["naive TCM"], strict=True))
+    print(f"  TCM / naive TCM: {ratio:.2f}   at most 1.2: {verdict(ratio <= 1.2)}")
+
+
 def against_theirs(items: int) -> None:
     """Print how much faster losses are than those of pytorch-metric-learning."""
     from pytorch_metric_learning import __version__
@@ -192,6 +219,7 @@ def main() -> None:
     arguments = parser.parse_args()
     divisor = 4 if arguments.quick else 1
     side_by_side(4000 // divisor, arguments.rounds)
+    small_batches(20 * arguments.rounds // divisor)
     against_theirs(1024 // divisor)
     large_classes(3000 // divisor)
     growth([size // divisor for size in (1000, 2000, 4000, 8000)])

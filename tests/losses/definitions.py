@@ -146,6 +146,7 @@ def recall_at_k(
     temperature=0.01,
     rank_temperature=1.0,
     include_query=False,
+    cap_k=False,
 ):
     recalls = []
     for query in queries(embeddings, labels, ref_emb, ref_labels, chosen):
@@ -157,7 +158,7 @@ def recall_at_k(
             if include_query and query.itself is not None:
                 others.append(query.itself[None])
             ranks.append(1 + torch.sigmoid((torch.cat(others) - s) / temperature).sum())
-        for depth in k:
+        for depth in [min(each, len(embeddings)) for each in k] if cap_k else k:
             within = sum(torch.sigmoid((depth - rank) / rank_temperature) for rank in ranks)
             recalls.append(within.clamp(max=depth) / min(depth, len(ranks)))
     return mean_over_queries(recalls, embeddings)
@@ -174,13 +175,14 @@ def sup_ap(
     delta=0.05,
     offset=1.44,
     include_query=False,
+    form="corrected",
 ):
     def step(x):
         if x <= 0:
             return torch.sigmoid(x / temperature)
         if x <= delta:
             return 0.5 + torch.sigmoid(x / temperature)
-        return slope * x + offset
+        return slope * (x - delta) + offset if form == "corrected" else slope * x + offset
 
     precisions = []
     for query in queries(embeddings, labels, ref_emb, ref_labels, chosen):

@@ -43,9 +43,11 @@ CASES = [
     ("recall_at_k", {"temperature": 0.1, "k": (1,)}),
     ("recall_at_k", {"temperature": 0.2, "k": [3, 1], "rank_temperature": 0.5}),
     ("recall_at_k", {"temperature": 0.1, "k": (1, 2), "rank_temperature": 2.0, "include_query": True}),
+    ("recall_at_k", {"temperature": 0.1, "k": (1, 30), "rank_temperature": 5.0, "cap_k": True}),
     ("sup_ap", {}),
     ("sup_ap", {"temperature": 0.1, "slope": 5.0, "delta": 0.3, "offset": 0.7}),
     ("sup_ap", {"temperature": 0.1, "include_query": True}),
+    ("sup_ap", {"temperature": 0.1, "slope": 5.0, "delta": 0.3, "form": "2021"}),
     ("calibration", {}),
     ("calibration", {"reduction": "all"}),
     ("calibration", {"positive_margin": 0.7, "negative_margin": -0.3}),
@@ -54,6 +56,7 @@ CASES = [
         "roadmap",
         {"temperature": 0.1, "slope": 5.0, "reduction": "all", "sup_ap_weight": 0.5, "calibration_weight": 2},
     ),
+    ("roadmap", {"form": "2021"}),
     ("roadmap", {"delta": 0.2, "offset": 2.0, "positive_margin": 0.8, "negative_margin": 0.3, "include_query": True}),
     ("contrastive", {}),
     ("contrastive", {"reduction": "violating", "margin": 1.4}),
@@ -547,6 +550,11 @@ BY_HAND = [
     (
         "sup_ap",  # for b the negative is 0.2 ahead, beyond delta
         {"temperature": 0.1},
+        1 - (1 / (1 + 1 / (1 + math.exp(6))) + 1 / (1 + 100 * 0.15 + 1.44)) / 2,
+    ),
+    (
+        "sup_ap",
+        {"temperature": 0.1, "form": "2021"},
         1 - (1 / (1 + 1 / (1 + math.exp(6))) + 1 / (1 + 100 * 0.2 + 1.44)) / 2,
     ),
     (

@@ -200,7 +200,7 @@ NUMBERS = {
 SWITCHES = {
     "tcm": ["hard_only"],
     "smooth_ap": ["include_query"],
-    "recall_at_k": ["include_query", "simix"],
+    "recall_at_k": ["include_query", "simix", "cap_k"],
     "sup_ap": ["include_query"],
     "roadmap": ["include_query"],
     "class_alignment": ["scale_free"],

@@ -162,6 +162,41 @@ def test_gradients_are_numerical_ones(kind):
     assert torch.autograd.gradcheck(lambda rows, _: loss(rows, labels), (vectors, parameter))
 
 
+@pytest.mark.parametrize("kind", [ArcFaceLoss, SubCenterArcFaceLoss])
+def test_margins_of_the_papers_appendix_are_those_of_its_formula(kind):
+    """log(1 + Σ exp(λ(s_ij − s_ii + δ))) with s_ii = cos(m₁θ + m₂), where that angle is below π."""
+    settings = {"scale": 8.0, "margin": 0.2, "angle_factor": 1.1, "cosine_margin": 0.15}
+    loss = kind(4, 5, **settings).double()
+    generator = torch.Generator().manual_seed(0)
+    place(loss, torch.randn(centers_of(loss).shape, generator=generator, dtype=torch.float64))
+    labels = torch.tensor([0, 1, 2, 3, 1])
+    # Near the proxies of their classes, so that no angle exceeds π.
+    vectors = centers_of(loss).detach()[labels, 0] + 0.5 * torch.randn(5, 5, generator=generator, dtype=torch.float64)
+    vectors.requires_grad_()
+    total = 0.0
+    for vector, own in zip(vectors, labels.tolist(), strict=True):
+        cosines = [max((unit(vector) * unit(each)).sum() for each in centers) for centers in centers_of(loss)]
+        angle = 1.1 * torch.acos(cosines[own]) + 0.2
+        assert angle < math.pi
+        others = [cosine for label, cosine in enumerate(cosines) if label != own]
+        total = total + torch.log(1 + sum(torch.exp(8 * (each - torch.cos(angle) + 0.15)) for each in others))
+    parameters = [vectors, *loss.parameters()]
+    value = loss(vectors, labels)
+    torch.testing.assert_close(value, total / 5)
+    wanted = torch.autograd.grad(total / 5, parameters)
+    torch.testing.assert_close(torch.autograd.grad(value, parameters), wanted)
+
+
+def test_an_angle_factor_lets_the_logit_fall_beyond_pi_without_a_step():
+    loss = ArcFaceLoss(2, 2, margin=0.3, angle_factor=2.5, cosine_margin=0.1)
+    angles = torch.linspace(0.01, math.pi - 0.01, 2000, dtype=torch.float64)
+    logits = loss.with_margins(angles.cos())
+    steps = logits[1:] - logits[:-1]
+    assert steps.max() < 1e-6
+    assert steps.min() > -2.5 * 2 * math.pi / 2000
+    torch.testing.assert_close(logits[0], torch.cos(torch.tensor(0.325, dtype=torch.float64)) - 0.1)
+
+
 def test_arcface_beyond_pi_minus_margin_is_the_authors():
     loss = ArcFaceLoss(2, 2).double()
     place(loss, torch.eye(2, dtype=torch.float64)[:, None])

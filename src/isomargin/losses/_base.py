@@ -10,7 +10,7 @@ from pytorch_metric_learning.losses import BaseMetricLossFunction
 from torch import Tensor
 
 from isomargin.core import checks
-from isomargin.losses._batch import Batch, read_batch
+from isomargin.losses._batch import Batch, full_precision, read_batch
 from isomargin.losses._engine import Gradient, pair_losses
 from isomargin.losses._pairs import Pairs, Tile
 
@@ -62,6 +62,7 @@ class MetricLoss(BaseMetricLossFunction):  # type: ignore[misc]
         self.check_finite = checks.truth(check_finite, "check_finite")
         self.values = {}
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(
         self,
         embeddings: Tensor,
@@ -81,7 +82,7 @@ class MetricLoss(BaseMetricLossFunction):  # type: ignore[misc]
         ref_labels: (m,)
         """
         batch = read_batch(embeddings, labels, indices_tuple, ref_emb, ref_labels, self.check_finite)
-        with torch.autocast(batch.embeddings.device.type, enabled=False):
+        with full_precision(batch.embeddings.device):
             value, records = self.compute(batch)
             value = value + batch.zero_or_nan.to(value)
         self.values = {"loss": value.detach(), **records}
@@ -133,6 +134,9 @@ class PairLoss(MetricLoss):
 
     needs_positive_pairs = True
 
+    compares_with_itself = False
+    """Whether it reads each row's similarity to itself."""
+
     def compute(self, batch: Batch) -> tuple[Tensor, Records]:
         """Compute this loss alone."""
         values, records = compute_together([self], batch)
@@ -158,8 +162,8 @@ class PairLoss(MetricLoss):
         """Read one tile."""
         raise NotImplementedError
 
-    def finish(self, pairs: Pairs, state: Any) -> Tensor:
-        """Return the loss, from the state."""
+    def finish(self, pairs: Pairs, state: Any) -> Tensor | float:
+        """Return the loss, from the state. Read what tiles left on the device at once: each reading waits for it."""
         raise NotImplementedError
 
     def add_gradient(self, tile: Tile, state: Any, scale: float, gradient: Gradient) -> None:
@@ -167,8 +171,8 @@ class PairLoss(MetricLoss):
         raise NotImplementedError
 
 
-def compute_together(parts: list[PairLoss], batch: Batch) -> tuple[Tensor, list[Records]]:
-    """Compute losses (parts,) that compare the same points, in one pass."""
+def compute_together(parts: list[PairLoss], batch: Batch) -> tuple[tuple[Tensor, ...], list[Records]]:
+    """Compute losses that compare the same points, in one pass."""
     vectors, references, pairs = parts[0].points(batch)
     values, states = pair_losses(parts, vectors, references, pairs, batch.weights)
     return values, [part.records(pairs, state) for part, state in zip(parts, states, strict=True)]

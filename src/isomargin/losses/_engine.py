@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from isomargin.losses._batch import refuse_second_derivative
+from isomargin.losses._batch import full_precision, refuse_second_derivative
 from isomargin.losses._pairs import Pairs, Tile
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Gradient:
     positives: Tensor
     """(p,)"""
     to_itself: Tensor | None
-    """(b,) with respect to each row's similarity to itself; None where the columns are other embeddings."""
+    """(b,) with respect to each row's similarity to itself; None where the tile has none."""
 
 
 @dataclass
@@ -50,10 +50,10 @@ class Run:
 
 def pair_losses(
     parts: Sequence[PairLoss], vectors: Tensor, references: Tensor | None, pairs: Pairs, weights: Tensor | None
-) -> tuple[Tensor, list[Any]]:
-    """Compute losses (parts,), and their states, of unit vectors (n, d) and references (m, d), or the vectors alone."""
+) -> tuple[tuple[Tensor, ...], list[Any]]:
+    """Compute a scalar for each loss, and their states, of vectors (n, d) and references (m, d), or vectors alone."""
     run = Run(parts, pairs, weights)
-    values: Tensor = _PairLosses.apply(vectors, references, run)  # type: ignore[no-untyped-call]
+    values: tuple[Tensor, ...] = _PairLosses.apply(vectors, references, run)  # type: ignore[no-untyped-call]
     return values, run.states
 
 
@@ -63,77 +63,71 @@ def tile_height(rows: int, columns: int, device: torch.device) -> int:
     return min(max(entries // max(columns, 1), 1), rows)
 
 
-def _make_tiles(run: Run, vectors: Tensor, columns: Tensor, whole: Tensor | None) -> Iterator[Tile]:
-    """Compute the similarities tile by tile, or cut them from `whole` (n, m), which is sorted in place."""
+def _make_tiles(
+    run: Run, vectors: Tensor, columns: Tensor, whole: Tensor | None, kept: Sequence[Any] = ()
+) -> Iterator[Tile]:
+    """Compute the similarities tile by tile, or cut them from `whole` (n, m), which is sorted in place.
+
+    In the backward pass `whole` is already sorted, and `kept` has three tensors of each tile.
+    """
     rows, width = run.pairs.shape
     height = tile_height(rows, width, vectors.device)
+    ask_itself = any(part.compares_with_itself for part in run.parts)
     workspace = vectors.new_empty(height * width)
-    for start in range(0, rows, max(height, 1)):
+    for number, start in enumerate(range(0, rows, max(height, 1))):
         stop = min(start + height, rows)
         similarities = vectors[start:stop] @ columns.T if whole is None else whole[start:stop]
-        yield run.pairs.tile(start, stop, similarities, workspace)
-
-
-def _tiles_again(run: Run, whole: Tensor, positives: Tensor, to_itself: Tensor | None) -> Iterator[Tile]:
-    """Cut the tiles from what the forward pass sorted and kept: (n, m), (p,) and (n,)."""
-    rows, width = run.pairs.shape
-    height = tile_height(rows, width, whole.device)
-    workspace = whole.new_empty(height * width)
-    counts = run.pairs.positive_counts.cumsum(0).tolist()
-    for start in range(0, rows, max(height, 1)):
-        stop = min(start + height, rows)
-        listed = positives[counts[start - 1] if start else 0 : counts[stop - 1]]
-        itself = None if to_itself is None else to_itself[start:stop]
-        yield run.pairs.sorted_tile(start, stop, whole[start:stop], listed, itself, workspace)
+        if kept:
+            yield run.pairs.sorted_tile(start, stop, workspace, similarities, *kept[3 * number : 3 * number + 3])
+        else:
+            yield run.pairs.tile(start, stop, similarities, workspace, ask_itself)
 
 
 class _PairLosses(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, vectors: Tensor, references: Tensor | None, run: Run) -> Tensor:
+    def forward(ctx: Any, vectors: Tensor, references: Tensor | None, run: Run) -> tuple[Tensor, ...]:
         columns = vectors if references is None else references
         rows, width = run.pairs.shape
-        keep = any(ctx.needs_input_grad) and rows * width + run.pairs.positive_total <= KEPT_ENTRIES
+        # Of each positive pair, its similarity and its place are kept, which is an integer of twice the size.
+        keep = any(ctx.needs_input_grad) and rows * width + 3 * run.pairs.positive_total <= KEPT_ENTRIES
         whole = vectors @ columns.T if keep else None
         run.states = [part.begin(run.pairs, run.weights) for part in run.parts]
-        positives, to_itself = [vectors.new_empty(0)], [vectors.new_empty(0)]
+        kept: list[Tensor | None] = []
         for tile in _make_tiles(run, vectors, columns, whole):
             for part, state in zip(run.parts, run.states, strict=True):
                 part.visit(tile, state)
             if keep:
-                positives.append(tile.positives)
-                to_itself += [] if tile.to_itself is None else [tile.to_itself]
+                kept += [tile.positives, tile.places, tile.to_itself]
         finished = [part.finish(run.pairs, state) for part, state in zip(run.parts, run.states, strict=True)]
         # Saved this way, and not in the run, they are freed as soon as the backward pass is done.
-        ctx.save_for_backward(vectors, references, whole, torch.cat(positives), torch.cat(to_itself))
+        ctx.save_for_backward(vectors, references, whole, *kept)
         ctx.run = run
-        return torch.stack([value.to(vectors) for value in finished])
+        return tuple(value if isinstance(value, Tensor) else vectors.new_full((), value) for value in finished)
 
     @staticmethod
-    def backward(ctx: Any, scales: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, *scales: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         refuse_second_derivative()
         run: Run = ctx.run
-        vectors, references, whole, positives, to_itself = ctx.saved_tensors
+        vectors, references, whole, *kept = ctx.saved_tensors
         columns = vectors if references is None else references
-        for_vectors = torch.zeros_like(vectors) if ctx.needs_input_grad[0] else None
-        for_references = torch.zeros_like(references) if ctx.needs_input_grad[1] else None
-        for_columns = for_vectors if references is None else for_references
         active = [
             (part, state, scale)
-            for part, state, scale in zip(run.parts, run.states, scales.tolist(), strict=True)
+            for part, state, scale in zip(run.parts, run.states, torch.stack(scales).tolist(), strict=True)
             if scale != 0
         ]
-        if not active:
-            return for_vectors, for_references, None
-        with torch.autocast(vectors.device.type, enabled=False):
-            if whole is None:
-                tiles = _make_tiles(run, vectors, columns, None)
-            else:
-                tiles = _tiles_again(run, whole, positives, to_itself if run.pairs.with_itself else None)
-            rows, width = run.pairs.shape
-            buffer = vectors.new_empty(tile_height(rows, width, vectors.device), width)
-            for tile in tiles:
-                by_similarity = buffer[: tile.stop - tile.start].zero_()
-                _add_gradients(active, tile, by_similarity)
+        rows, width = run.pairs.shape
+        height = tile_height(rows, width, vectors.device)
+        with full_precision(vectors.device):
+            if active and references is None and height == rows > 0:  # one product for both ends of the pairs
+                (tile,) = _make_tiles(run, vectors, columns, whole, kept)
+                by_similarity = _add_gradients(active, tile, vectors.new_zeros(rows, width))
+                return (by_similarity + by_similarity.T) @ vectors, None, None
+            for_vectors = torch.zeros_like(vectors) if ctx.needs_input_grad[0] else None
+            for_references = torch.zeros_like(references) if ctx.needs_input_grad[1] else None
+            for_columns = for_vectors if references is None else for_references
+            buffer = vectors.new_empty(height, width)
+            for tile in _make_tiles(run, vectors, columns, whole, kept) if active else ():
+                by_similarity = _add_gradients(active, tile, buffer[: tile.stop - tile.start].zero_())
                 if for_vectors is not None:
                     for_vectors[tile.start : tile.stop].addmm_(by_similarity, columns)
                 if for_columns is not None:
@@ -141,12 +135,13 @@ class _PairLosses(torch.autograd.Function):
         return for_vectors, for_references, None
 
 
-def _add_gradients(active: list[tuple[PairLoss, Any, float]], tile: Tile, by_similarity: Tensor) -> None:
-    """Add the derivatives of all losses, times their scales, with respect to a tile's similarities (b, m)."""
+def _add_gradients(active: list[tuple[PairLoss, Any, float]], tile: Tile, by_similarity: Tensor) -> Tensor:
+    """Add the derivatives of all losses, times their scales, with respect to a tile's similarities, to (b, m) zeros."""
     to_itself = None if tile.to_itself is None else torch.zeros_like(tile.to_itself)
     gradient = Gradient(by_similarity, torch.zeros_like(tile.positives), to_itself)
     for part, state, scale in active:
         part.add_gradient(tile, state, scale, gradient)
-    by_similarity[tile.rows, tile.columns] += gradient.positives
+    by_similarity.view(-1).index_add_(0, tile.places, gradient.positives)
     if to_itself is not None:
         by_similarity.diagonal(tile.start).add_(to_itself)
+    return by_similarity

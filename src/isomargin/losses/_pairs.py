@@ -1,7 +1,8 @@
 """Which pairs of a batch are positive and which are negative, and the similarities of some rows sorted into the two.
 
 Positive pairs are few and kept as a list. Negative pairs are kept as a matrix that is -inf where a pair is not
-negative. Every loss of pairs reads its numbers from such tiles; no loss looks at labels itself.
+negative. Every loss of pairs reads its numbers from such tiles; no loss looks at labels itself. Pairs are listed and
+counted on the host, from a copy of the labels, so that no step waits for the device to say how many there are.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,22 +27,28 @@ class Tile:
     """(b, m) similarities of negative pairs, -inf where a pair is not negative."""
     positives: Tensor
     """(p,) similarities of positive pairs, by row."""
-    rows: Tensor
-    """(p,) the row of each, counted from start."""
-    columns: Tensor
-    """(p,) the column of each."""
-    counts: Tensor
-    """(b,) how many positives each row has."""
+    places: Tensor
+    """(p,) the place of each among the b · m entries of the tile."""
+    sizes: np.ndarray
+    """(b,) how many positives each row has, on the host."""
     to_itself: Tensor | None
-    """(b,) each row's similarity to itself; None where the columns are other embeddings."""
-    has_negatives: bool
-    """Whether any pair is negative."""
+    """(b,) each row's similarity to itself; None where the columns are other embeddings or no loss asks for it."""
     workspace: Tensor
     """(at least b · m,) memory for temporary results; all tiles of a pass share it."""
 
     def scratch(self, rows: int, columns: int) -> Tensor:
         """Give a scratch tensor (rows, columns) of at most the tile's size: new memory costs more than the work."""
         return self.workspace[: rows * columns].view(rows, columns)
+
+    @cached_property
+    def counts(self) -> Tensor:
+        """(b,) how many positives each row has."""
+        return upload(self.sizes, self.negatives.device)
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """(p,) the row of each positive, counted from start."""
+        return self.places.div(max(self.negatives.shape[1], 1), rounding_mode="floor")
 
     @cached_property
     def slots(self) -> Tensor:
@@ -51,90 +59,103 @@ class Tile:
     @cached_property
     def most(self) -> int:
         """The largest number of positives of a row."""
-        return int(self.counts.max()) if len(self.counts) else 0
+        return int(self.sizes.max(initial=0))
+
+    @cached_property
+    def is_even(self) -> bool:
+        """Whether all rows have the same number of positives."""
+        return len(self.positives) == self.most * len(self.sizes)
+
+    @cached_property
+    def rows_by_slot(self) -> list[Tensor | None]:
+        """For each slot, the rows that have a positive in it; None if all do."""
+        if self.is_even:
+            return [None] * self.most
+        at_least = np.bincount(self.sizes)[:0:-1].cumsum()[::-1]  # how many rows have 1, 2, … positives or more
+        parts = torch.split(self.rows[self.slots.argsort(stable=True)], at_least.tolist())
+        return [None if len(part) == len(self.sizes) else part for part in parts]
 
     def pad(self, values: Tensor, filler: float) -> Tensor:
         """Arrange a list (p,) by rows: (b, most), with the filler where a row has fewer positives."""
-        padded = values.new_full((len(self.counts), self.most), filler)
+        if self.is_even:
+            return values.view(len(self.sizes), self.most)
+        padded = values.new_full((len(self.sizes), self.most), filler)
         padded[self.rows, self.slots] = values
         return padded
 
     def unpad(self, padded: Tensor) -> Tensor:
         """Turn (b, most) back into a list (p,)."""
-        return padded[self.rows, self.slots]
+        return padded.flatten() if self.is_even else padded[self.rows, self.slots]
 
 
 @dataclass(frozen=True)
 class Pairs:
     """Which of (n, m) pairs are positive and negative: by label, without a row's pair with itself, or as chosen."""
 
-    row_classes: Tensor
-    """(n,) the class of each row, numbered from 0."""
-    column_classes: Tensor
-    """(m,) the same for the columns."""
-    classes: int
-    """The number of classes in both together."""
+    row_labels: np.ndarray
+    """(n,)"""
+    column_labels: np.ndarray
+    """(m,)"""
     with_itself: bool
     """Whether the columns are the rows: then a row's pair with itself is neither, and every pair occurs twice."""
+    device: torch.device
+    """Where the similarities are."""
     chosen_positives: Tensor | None
     """(n, m) true where a pair is positive, if pairs were chosen."""
     chosen_negatives: Tensor | None
     """(n, m) true where a pair is negative, if pairs were chosen."""
+    virtual: int = 0
+    """How many of the rows were mixed from others."""
 
     @classmethod
-    def of(cls, labels: Tensor, reference_labels: Tensor | None, chosen: tuple[Tensor, ...] | None) -> Pairs:
+    def of(
+        cls,
+        labels: np.ndarray,
+        reference_labels: np.ndarray | None,
+        device: torch.device,
+        chosen: tuple[Tensor, ...] | None,
+    ) -> Pairs:
         """Find them from labels (n,) and (m,), or from the chosen (anchors, positives, anchors, negatives)."""
         columns = labels if reference_labels is None else reference_labels
-        both = labels if reference_labels is None else torch.cat([labels, columns])
-        names, classes = torch.unique(both, return_inverse=True)
         masks: list[Tensor | None] = [None, None]
         if chosen is not None:
             for which in range(2):
-                mask = torch.zeros(len(labels), len(columns), dtype=torch.bool, device=labels.device)
-                mask[chosen[2 * which], chosen[2 * which + 1]] = True
-                masks[which] = mask
-        return cls(
-            row_classes=classes[: len(labels)],
-            column_classes=classes[-len(columns) :] if len(columns) else classes[:0],
-            classes=len(names),
-            with_itself=reference_labels is None,
-            chosen_positives=masks[0],
-            chosen_negatives=masks[1],
-        )
+                mask = torch.zeros(len(labels) * len(columns), dtype=torch.bool, device=device)
+                mask.index_fill_(0, chosen[2 * which] * len(columns) + chosen[2 * which + 1], True)
+                masks[which] = mask.view(len(labels), len(columns))
+        return cls(labels, columns, reference_labels is None, device, masks[0], masks[1])
 
     @property
     def shape(self) -> tuple[int, int]:
         """The numbers of rows and columns."""
-        return len(self.row_classes), len(self.column_classes)
+        return len(self.row_labels), len(self.column_labels)
 
     @cached_property
-    def class_sizes(self) -> Tensor:
-        """(classes,) how many columns each class has."""
-        return torch.bincount(self.column_classes, minlength=self.classes)
+    def row_classes(self) -> np.ndarray:
+        """(n,) the class of each row, numbered from 0 without gaps."""
+        return np.unique(self.row_labels, return_inverse=True)[1]
 
     @cached_property
-    def class_starts(self) -> Tensor:
-        """(classes,) where each class starts in `columns_by_class`."""
-        return self.class_sizes.cumsum(0) - self.class_sizes
+    def alike(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(m,) the columns by label; (n,) where those with a row's label begin there; (n,) how many they are."""
+        order = self.column_labels.argsort(kind="stable")
+        labels = self.column_labels[order]
+        first = labels.searchsorted(self.row_labels)
+        return order, first, labels.searchsorted(self.row_labels, side="right") - first
 
     @cached_property
-    def columns_by_class(self) -> Tensor:
-        """(m,) the columns, sorted by class."""
-        return torch.argsort(self.column_classes, stable=True)
-
-    @cached_property
-    def positive_counts(self) -> Tensor:
+    def positive_counts(self) -> np.ndarray:
         """(n,) how many positives each row has."""
         if self.chosen_positives is not None:
-            return self.chosen_positives.sum(dim=1)
-        return self.class_sizes[self.row_classes] - int(self.with_itself)
+            return np.asarray(self.chosen_positives.sum(dim=1).cpu())
+        return self.alike[2] - int(self.with_itself)
 
     @cached_property
-    def negative_counts(self) -> Tensor:
+    def negative_counts(self) -> np.ndarray:
         """(n,) how many negatives each row has."""
         if self.chosen_negatives is not None:
-            return self.chosen_negatives.sum(dim=1)
-        return self.shape[1] - self.class_sizes[self.row_classes]
+            return np.asarray(self.chosen_negatives.sum(dim=1).cpu())
+        return self.shape[1] - self.alike[2]
 
     @cached_property
     def positive_total(self) -> int:
@@ -151,42 +172,49 @@ class Pairs:
         """Whether every pair occurs twice, once from each of its rows."""
         return self.with_itself and self.chosen_positives is None
 
-    def tile(self, start: int, stop: int, similarities: Tensor, workspace: Tensor) -> Tile:
+    def tile(self, start: int, stop: int, similarities: Tensor, workspace: Tensor, ask_itself: bool) -> Tile:
         """Sort the similarities (b, m) of the rows start..stop; they are overwritten."""
-        rows, columns = self.positives(start, stop)
-        flat = rows * similarities.shape[1] + columns
+        places = self.places(start, stop)
         entries = similarities.view(-1)
-        positives = entries.index_select(0, flat)
-        to_itself = similarities.diagonal(start).clone() if self.with_itself else None
+        positives = entries.index_select(0, places)
+        to_itself = similarities.diagonal(start).clone() if self.with_itself and ask_itself else None
         if self.chosen_negatives is not None:
             similarities.masked_fill_(~self.chosen_negatives[start:stop], -INFINITY)
         else:
-            entries.index_fill_(0, flat, -INFINITY)
+            entries.index_fill_(0, places, -INFINITY)
             if self.with_itself:
                 similarities.diagonal(start).fill_(-INFINITY)
-        return self.sorted_tile(start, stop, similarities, positives, to_itself, workspace)
+        return self.sorted_tile(start, stop, workspace, similarities, positives, places, to_itself)
 
     def sorted_tile(
-        self, start: int, stop: int, negatives: Tensor, positives: Tensor, to_itself: Tensor | None, workspace: Tensor
+        self,
+        start: int,
+        stop: int,
+        workspace: Tensor,
+        negatives: Tensor,
+        positives: Tensor,
+        places: Tensor,
+        to_itself: Tensor | None,
     ) -> Tile:
         """Create a tile from similarities that are already sorted."""
-        rows, columns = self.positives(start, stop)
-        counts = self.positive_counts[start:stop]
-        has_negatives = bool(self.negative_counts[start:stop].any())
-        return Tile(start, stop, negatives, positives, rows, columns, counts, to_itself, has_negatives, workspace)
+        return Tile(start, stop, negatives, positives, places, self.positive_counts[start:stop], to_itself, workspace)
 
-    def positives(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """List rows (counted from start) and columns of the positive pairs of the rows start..stop."""
+    def places(self, start: int, stop: int) -> Tensor:
+        """List the positive pairs of the rows start..stop by their places among the (stop − start) · m entries."""
         if self.chosen_positives is not None:
-            rows, columns = self.chosen_positives[start:stop].nonzero(as_tuple=True)
-            return rows, columns
-        classes = self.row_classes[start:stop]
-        sizes = self.class_sizes[classes]
-        rows = torch.repeat_interleave(torch.arange(stop - start, device=classes.device), sizes)
-        before = sizes.cumsum(0) - sizes
-        within = torch.arange(len(rows), device=rows.device) - before[rows]
-        columns = self.columns_by_class[self.class_starts[classes][rows] + within]
-        if not self.with_itself:
-            return rows, columns
-        others = columns != rows + start
-        return rows[others], columns[others]
+            return self.chosen_positives[start:stop].flatten().nonzero()[:, 0]
+        return upload(self.host_places(start, stop), self.device)
+
+    def host_places(self, start: int, stop: int) -> np.ndarray:
+        """List the places on the host, by label."""
+        order, first, sizes = self.alike
+        first, sizes = first[start:stop], sizes[start:stop]
+        rows = np.arange(stop - start).repeat(sizes)
+        columns = order[(first - sizes.cumsum() + sizes).repeat(sizes) + np.arange(len(rows))]
+        places: np.ndarray = rows * len(self.column_labels) + columns
+        return places[columns != rows + start] if self.with_itself else places
+
+
+def upload(values: np.ndarray, device: torch.device) -> Tensor:
+    """Copy an array to the device."""
+    return torch.from_numpy(values).to(device)

@@ -1,15 +1,10 @@
-"""What the proxy losses share: losses with learned vectors, the proxies, for each class.
-
-Where pytorch-metric-learning computes a formula as published, it is used, through `ProxyLoss`. What it computes
-differently, or with gradients that are not finite, is written in this package.
-"""
+"""What the proxy losses share: losses with learned vectors, the proxies, for each class."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from pytorch_metric_learning import distances
 from torch import Tensor
 
 from isomargin.core import checks
@@ -19,15 +14,12 @@ from isomargin.losses._batch import Batch, normalise, product
 
 
 class ProxyLoss(MetricLoss):
-    """What the proxy losses share: their checks, the mean over samples, and the learning rate of the proxies.
-
-    A loss that uses the formula of pytorch-metric-learning keeps that library's loss, with the proxies, as `inner`.
-    Any other loss has `proxies` itself and defines `sample_losses`.
-    """
+    """What the proxy losses share: their checks, the mean over samples, and the learning rate of the proxies."""
 
     weighs_samples = True
     takes_references = False
-    inner: Any
+    proxies: torch.nn.Parameter
+    """(proxies, d), ordered by class; the only parameter."""
 
     def __init__(self, num_classes: int, embedding_size: int, learning_rate_factor: float, check_finite: bool) -> None:
         super().__init__(check_finite)
@@ -35,16 +27,11 @@ class ProxyLoss(MetricLoss):
         self.embedding_size = checks.whole(embedding_size, "embedding_size")
         self.learning_rate_factor = checks.above_zero(learning_rate_factor, "learning_rate_factor")
 
-    @property
-    def proxy_parameter(self) -> Tensor:
-        """The only parameter, in whatever layout."""
-        raise NotImplementedError
-
     def compute(self, batch: Batch) -> tuple[Tensor, Records]:
         """Check the batch and compute the loss of its normalised vectors; without rows it is 0."""
-        proxies = self.proxy_parameter
+        proxies = self.proxies
         self._check(batch, proxies)
-        vectors = batch.vectors.to(proxies.dtype)  # otherwise the library would cast the proxies instead
+        vectors = batch.vectors.to(proxies.dtype)
         if not len(vectors):
             return vectors.sum() + (proxies * 0).sum(), {}
         return self.batch_loss(vectors, batch.labels.long(), batch.weights), {}
@@ -55,8 +42,11 @@ class ProxyLoss(MetricLoss):
 
     def sample_losses(self, vectors: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of each sample (n,), from vectors (n, d) of length 1 and labels (n,)."""
-        losses: Tensor = self.inner.compute_loss(vectors, labels, None, vectors, labels)["loss"]["losses"]
-        return losses
+        raise NotImplementedError
+
+    def similarities(self, vectors: Tensor) -> Tensor:
+        """Return the cosine similarity of each vector with each proxy (n, proxies)."""
+        return product(vectors, normalise(self.proxies))
 
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
         """List the proxies with their learning rate, `learning_rate_factor` times the model's.
@@ -87,7 +77,8 @@ class ProxyLoss(MetricLoss):
             )
         if proxies.dtype not in (torch.float32, torch.float64):
             raise InputError(f"the proxies of {name} are {proxies.dtype}: float32 is needed, with loss.float()")
-        outside = batch.labels[(batch.labels < 0) | (batch.labels >= self.num_classes)]
+        labels = batch.host_labels[0]
+        outside = labels[(labels < 0) | (labels >= self.num_classes)]
         if len(outside):
             raise InputError(
                 f"labels holds {int(outside[0])}: labels from 0 to {self.num_classes - 1} are needed for the "
@@ -98,13 +89,3 @@ class ProxyLoss(MetricLoss):
 def weighted_mean(losses: Tensor, weights: Tensor | None) -> Tensor:
     """Return the mean of losses (n,), times their weights (n,)."""
     return (losses if weights is None else losses * weights.to(losses)).mean()
-
-
-class Cosine(distances.CosineSimilarity):  # type: ignore[misc]
-    """Cosine similarity by `normalise` and `product`; the library's normalisation overflows beyond 1e19."""
-
-    def normalize(self, embeddings: Tensor, dim: int = 1, **kwargs: Any) -> Tensor:
-        return normalise(embeddings)
-
-    def compute_mat(self, query_emb: Tensor, ref_emb: Tensor) -> Tensor:
-        return product(query_emb, ref_emb)

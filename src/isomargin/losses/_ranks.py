@@ -25,8 +25,11 @@ class Ranks:
     weights: Tensor | None
     queries: int
     """How many rows have a positive."""
-    total: float = 0.0
-    """Sum of the queries' losses, weighted."""
+    items: int
+    """How many rows there are, without those that were mixed from others."""
+    has_negatives: bool
+    totals: list[Tensor] = field(default_factory=list)
+    """Per tile, the sum of the queries' losses, weighted."""
     slopes: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     """By the first row of a tile: the derivatives of each query's loss with respect to R⁺ and R − R⁺ (b, ranked)."""
 
@@ -51,7 +54,7 @@ class RankLoss(PairLoss):
     def __init__(self, temperature: float, include_query: bool, check_finite: bool) -> None:
         super().__init__(check_finite)
         self.temperature = checks.temperature(temperature, "temperature")
-        self.include_query = checks.truth(include_query, "include_query")
+        self.include_query = self.compares_with_itself = checks.truth(include_query, "include_query")
 
     def step_(self, differences: Tensor) -> Tensor:
         """Return, in place, how much a negative counts that is more similar than the positive by x: σ(x/τ)."""
@@ -70,17 +73,20 @@ class RankLoss(PairLoss):
         return self.step_slope_(differences)
 
     def query_losses(
-        self, positive_ranks: Tensor, above: Tensor, ranked: Tensor, counts: Tensor
+        self, positive_ranks: Tensor, above: Tensor, ranked: Tensor, counts: Tensor, items: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the queries' losses (b,) and their derivatives with respect to R⁺ and R − R⁺ (b, ranked).
 
-        `ranked` is true where there is a positive; rows without one are ignored. By default the loss is 1 − AP.
+        `ranked` is true where there is a positive; rows without one are ignored. `counts` (b,) is the number of each
+        query's positives, `items` that of all items in the batch. By default the loss is 1 − AP.
         """
         return average_precision_losses(positive_ranks, above, ranked)
 
     def begin(self, pairs: Pairs, weights: Tensor | None) -> Ranks:
         """Start."""
-        return Ranks(weights, int((pairs.positive_counts > 0).sum()))
+        return Ranks(
+            weights, int((pairs.positive_counts > 0).sum()), pairs.shape[0] - pairs.virtual, pairs.negative_total > 0
+        )
 
     def visit(self, tile: Tile, state: Ranks) -> None:
         """Rank the positives of the tile's rows."""
@@ -93,26 +99,26 @@ class RankLoss(PairLoss):
             threshold = ranked.thresholds[:, slot : slot + 1]
             others = self._differences_of_positives(ranked, slot)
             positive_ranks[:, slot] += self.positive_step_(others).sum(dim=1)
-            rows = _rows_with(threshold)
-            if not tile.has_negatives:
+            rows = _rows_in(tile, slot)
+            if not state.has_negatives:
                 continue
             if rows is None:
                 above[:, slot] = self.step_(_differences(tile, threshold)).sum(dim=1)
             else:
                 above[rows, slot] = self.step_(_differences(tile, threshold, rows)).sum(dim=1)
         losses, by_positive_ranks, by_above = self.query_losses(
-            positive_ranks, above, ranked.thresholds != INFINITY, tile.counts
+            positive_ranks, above, ranked.thresholds != INFINITY, tile.counts, state.items
         )
         weights = (tile.counts > 0).to(losses)
         if state.weights is not None:
             weights = weights * state.weights[tile.start : tile.stop]
-        state.total += float((losses * weights).sum())
+        state.totals.append((losses * weights).sum())
         weights = weights[:, None] / max(state.queries, 1)
         state.slopes[tile.start] = (by_positive_ranks * weights, by_above * weights)
 
-    def finish(self, pairs: Pairs, state: Ranks) -> Tensor:
+    def finish(self, pairs: Pairs, state: Ranks) -> float:
         """Take the mean over the queries."""
-        return torch.tensor(state.total / max(state.queries, 1), dtype=torch.float64)
+        return sum(torch.stack(state.totals).tolist()) / state.queries if state.totals else 0.0
 
     def add_gradient(self, tile: Tile, state: Ranks, scale: float, gradient: Gradient) -> None:
         """Rank again, and pass the derivative of each rank on to the similarities that it depends on."""
@@ -128,8 +134,8 @@ class RankLoss(PairLoss):
             if forces is not None:
                 for_positives += forces.mul_(by_positive_ranks[:, slot : slot + 1])
                 for_thresholds[:, slot] -= forces.sum(dim=1)
-            rows = _rows_with(threshold)
-            if not tile.has_negatives:
+            rows = _rows_in(tile, slot)
+            if not state.has_negatives:
                 continue
             if rows is None:
                 forces = self.step_slope_(_differences(tile, threshold)).mul_(by_above[:, slot : slot + 1])
@@ -171,10 +177,9 @@ def _differences(tile: Tile, threshold: Tensor, rows: Tensor | None = None) -> T
     return torch.index_select(tile.negatives, 0, rows, out=scratch).sub_(threshold[rows])
 
 
-def _rows_with(threshold: Tensor) -> Tensor | None:
-    """Return the rows that have a positive in this slot; None if all do."""
-    there = threshold[:, 0] != INFINITY
-    return None if bool(there.all()) else there.nonzero()[:, 0]
+def _rows_in(tile: Tile, slot: int) -> Tensor | None:
+    """Return the rows that have a positive in this slot; None if all do. The query comes last, in rows with any."""
+    return tile.rows_by_slot[slot if slot < tile.most else 0]
 
 
 def sigmoid_step_(differences: Tensor, temperature: float) -> Tensor:

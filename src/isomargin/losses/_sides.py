@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -17,13 +17,13 @@ REDUCTIONS = ("all", "violating", "together")
 
 @dataclass
 class Sides:
-    """Sums of the terms, and how many pairs violate: have a term above 0, or as the loss defines it."""
+    """Of positive and of negative pairs: the sum of the terms, and how many violate (have a term above 0, usually)."""
 
     pairs: Pairs
-    positive_sum: float = 0.0
-    negative_sum: float = 0.0
-    positive_violations: float = 0.0
-    negative_violations: float = 0.0
+    sums: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    violations: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    found: list[tuple[int, int, Tensor, Tensor]] = field(default_factory=list)
+    """Still to be added to them: the side, how many times it counts, the sum and the number (scalars)."""
 
 
 class SidedLoss(PairLoss):
@@ -40,11 +40,11 @@ class SidedLoss(PairLoss):
         super().__init__(check_finite)
         self.reduction = checks.one_of(reduction, "reduction", REDUCTIONS)
 
-    def positive_terms(self, similarities: Tensor) -> tuple[float, float]:
-        """Return the sum of the terms of positive similarities (p,) and the number of violations."""
+    def positive_terms(self, similarities: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sum of the terms of positive similarities (p,) and the number of violations (scalars)."""
         raise NotImplementedError
 
-    def negative_terms(self, similarities: Tensor, scratch: Tensor) -> tuple[float, float]:
+    def negative_terms(self, similarities: Tensor, scratch: Tensor) -> tuple[Tensor, Tensor]:
         """Return the same for negative similarities (b, m), -inf where there is none; scratch (b, m) is for results."""
         raise NotImplementedError
 
@@ -61,7 +61,7 @@ class SidedLoss(PairLoss):
         if self.reduction == "all":
             return state.pairs.positive_total, state.pairs.negative_total
         if self.reduction == "violating":
-            return state.positive_violations, state.negative_violations
+            return state.violations[0], state.violations[1]
         return (state.pairs.positive_total + state.pairs.negative_total,) * 2
 
     def begin(self, pairs: Pairs, weights: Tensor | None) -> Sides:
@@ -70,24 +70,22 @@ class SidedLoss(PairLoss):
 
     def visit(self, tile: Tile, state: Sides) -> None:
         """Add one tile's terms."""
-        terms, violations = self.positive_terms(tile.positives)
-        state.positive_sum += terms
-        state.positive_violations += violations
+        state.found.append((0, 1, *self.positive_terms(tile.positives)))
         for times, columns in _each_pair_once(tile, state.pairs):
             similarities = tile.negatives[:, columns]
-            terms, violations = self.negative_terms(similarities, tile.scratch(*similarities.shape))
-            state.negative_sum += times * terms
-            state.negative_violations += times * violations
+            state.found.append((1, times, *self.negative_terms(similarities, tile.scratch(*similarities.shape))))
 
-    def finish(self, pairs: Pairs, state: Sides) -> Tensor:
+    def finish(self, pairs: Pairs, state: Sides) -> float:
         """Divide and add."""
-        positive, negative = self.divisors(state)
-        total = 0.0
-        if positive:
-            total += self.positive_weight * state.positive_sum / positive
-        if negative:
-            total += self.negative_weight * state.negative_sum / negative
-        return torch.tensor(total, dtype=torch.float64)
+        numbers = [number for _, _, *both in state.found for number in both]
+        read = iter(torch.stack(numbers).tolist() if numbers else [])
+        for side, times, _, _ in state.found:
+            state.sums[side] += times * next(read)
+            state.violations[side] += times * next(read)
+        state.found.clear()
+        weights = self.positive_weight, self.negative_weight
+        sides = zip(weights, state.sums, self.divisors(state), strict=True)
+        return sum(weight * terms / divisor for weight, terms, divisor in sides if divisor)
 
     def add_gradient(self, tile: Tile, state: Sides, scale: float, gradient: Gradient) -> None:
         """Add each term's slope over its side's divisor."""
@@ -113,27 +111,25 @@ class MarginLoss(SidedLoss):
         super().__init__(reduction, check_finite)
         self.positive_margin, self.negative_margin = checks.margins(positive_margin, negative_margin)
 
-    def positive_terms(self, similarities: Tensor) -> tuple[float, float]:
+    def positive_terms(self, similarities: Tensor) -> tuple[Tensor, Tensor]:
         """Sum how far the similarities are below m⁺."""
-        short = self.positive_margin - similarities
-        hard = float((short >= 0 if self.margin_is_hard else short > 0).sum())
-        return float((short.relu_() if self.hard_only else short).sum()), hard
+        short = torch.rsub(similarities, self.positive_margin)
+        hard = (short >= 0 if self.margin_is_hard else short > 0).sum(dtype=short.dtype)
+        return (short.relu_() if self.hard_only else short).sum(), hard
 
-    def negative_terms(self, similarities: Tensor, scratch: Tensor) -> tuple[float, float]:
+    def negative_terms(self, similarities: Tensor, scratch: Tensor) -> tuple[Tensor, Tensor]:
         """Sum how far the similarities are above m⁻."""
         # Ones and zeros as floats: several times as fast as booleans, and exact for the 2²⁴ entries a tile can have.
-        hard = float(self._beyond(similarities, self.negative_margin, scratch).sum())
-        if not self.hard_only:
-            return float((similarities - self.negative_margin).nan_to_num_(neginf=0.0).sum()), hard
-        if not hard:
-            return 0.0, 0.0
+        hard = self._beyond(similarities, self.negative_margin, scratch).sum()
         excess = torch.sub(similarities, self.negative_margin, out=scratch)
-        return float(excess.relu_().sum()), hard
+        return (excess.relu_() if self.hard_only else excess.nan_to_num_(neginf=0.0)).sum(), hard
 
     def positive_slopes(self, similarities: Tensor) -> Tensor:
         """Pull every hard pair together with the same force."""
-        largest = -self.positive_margin if self.hard_only else -2.0
-        return -self._beyond(-similarities, largest, torch.empty_like(similarities))
+        if not self.hard_only:
+            return torch.full_like(similarities, -1.0)
+        short = torch.rsub(similarities, self.positive_margin)
+        return (short >= 0 if self.margin_is_hard else short > 0).to(short).neg_()
 
     def negative_slopes(self, similarities: Tensor, scratch: Tensor) -> Tensor:
         """Push every hard pair apart with the same force."""
@@ -148,6 +144,6 @@ def _each_pair_once(tile: Tile, pairs: Pairs) -> list[tuple[int, slice]]:
 
     Where every pair occurs twice, pairs with rows of other tiles are read in the upper triangle only, and count twice.
     """
-    if not pairs.counted_from_both_ends:
+    if not pairs.counted_from_both_ends or tile.stop - tile.start == pairs.shape[0]:
         return [(1, slice(None))]
     return [(1, slice(tile.start, tile.stop)), (2, slice(tile.stop, None))]

@@ -3,39 +3,15 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import torch
-from pytorch_metric_learning import losses as library
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from isomargin.core import checks
 from isomargin.core.errors import InputError
-from isomargin.losses._proxies import Cosine, ProxyLoss
-
-
-class _AngularMargin:
-    """ArcFace's margin in radians, with a derivative that is finite where an embedding equals its proxy."""
-
-    margin: float
-
-    def init_margin(self) -> None:
-        """Keep the margin: the library would convert it from degrees."""
-
-    def modify_cosine_of_target_classes(self, cosine: Tensor) -> Tensor:
-        # The slope of √x is unbounded at 0, so the sine stays a little above 0. So is that of the library's arc cosine.
-        sine = (1 - cosine.square()).clamp_min(torch.finfo(cosine.dtype).eps).sqrt()
-        added = cosine * math.cos(self.margin) - sine * math.sin(self.margin)
-        return torch.where(cosine >= -math.cos(self.margin), added, cosine - self.margin * math.sin(self.margin))
-
-
-class _ArcFace(_AngularMargin, library.ArcFaceLoss):  # type: ignore[misc]
-    pass
-
-
-class _SubCenterArcFace(_AngularMargin, library.SubCenterArcFaceLoss):  # type: ignore[misc]
-    pass
+from isomargin.losses._proxies import ProxyLoss
 
 
 def _angle(value: Any, name: str) -> float:
@@ -45,25 +21,39 @@ def _angle(value: Any, name: str) -> float:
 
 
 class _AngularLoss(ProxyLoss):
-    def _take(self, library_loss: Any, scale: float, margin: float, **more: int) -> None:
-        """Create the library's loss with these settings as the inner one."""
+    """A softmax over the classes, with margins for the right one and `sub_centers` proxies per class."""
+
+    sub_centers = 1
+
+    def _set(self, scale: float, margin: float, angle_factor: float, cosine_margin: float) -> None:
+        """Check the settings and draw the proxies."""
         self.scale = checks.above_zero(scale, "scale")
         self.margin = _angle(margin, "margin")
-        self.inner = library_loss(
-            num_classes=self.num_classes,
-            embedding_size=self.embedding_size,
-            scale=self.scale,
-            margin=self.margin,
-            distance=Cosine(),
-            weight_init_func=partial(torch.nn.init.normal_, std=0.01),
-            **more,
-        )
+        self.angle_factor = checks.above_zero(angle_factor, "angle_factor")
+        self.cosine_margin = checks.at_least_zero(cosine_margin, "cosine_margin")
+        drawn = torch.empty(self.embedding_size, self.num_classes * self.sub_centers).normal_(std=0.01)
+        self.proxies = torch.nn.Parameter(drawn.T.contiguous())
 
-    @property
-    def proxy_parameter(self) -> Tensor:
-        """The proxies."""
-        parameter: Tensor = self.inner.W
-        return parameter
+    def sample_losses(self, vectors: Tensor, labels: Tensor) -> Tensor:
+        """Return minus the logarithm of the right class's probability (n,)."""
+        cosines = self.similarities(vectors)
+        if self.sub_centers > 1:
+            cosines = cosines.view(len(vectors), self.num_classes, self.sub_centers).max(dim=2).values
+        right = labels[:, None]
+        lowered = self.with_margins(cosines.gather(1, right))
+        return cross_entropy(self.scale * cosines.scatter(1, right, lowered), labels, reduction="none")
+
+    def with_margins(self, cosine: Tensor) -> Tensor:
+        """Return cos(m₁θ + m) − δ for the cosines of θ, continued beyond π so that it still decreases."""
+        # The slope of √x is unbounded at 0, so the sine stays a little above 0.
+        sine = (1 - cosine.square()).clamp_min(torch.finfo(cosine.dtype).eps).sqrt()
+        if self.angle_factor == 1:
+            added = cosine * math.cos(self.margin) - sine * math.sin(self.margin)
+            beyond = cosine - self.margin * math.sin(self.margin)
+            return torch.where(cosine >= -math.cos(self.margin), added, beyond) - self.cosine_margin
+        angle = self.angle_factor * torch.atan2(sine, cosine) + self.margin
+        half_turns = (angle.detach() / math.pi).floor()
+        return (1 - 2 * (half_turns % 2)) * angle.cos() - 2 * half_turns - self.cosine_margin
 
 
 class ArcFaceLoss(_AngularLoss):
@@ -81,6 +71,8 @@ class ArcFaceLoss(_AngularLoss):
     num_classes, embedding_size: number of proxies and of their dimensions. Labels go from 0 to num_classes − 1.
     scale, margin: s and m, m in radians (0.5 is 28.6 degrees).
     learning_rate_factor: the learning rate of the proxies relative to the model's; Unicom is fine-tuned with 10.
+    angle_factor, cosine_margin: m₁ and δ of the TCM paper's appendix, in which the right class has cos(m₁θ_y + m) − δ.
+        If m₁ is not 1, cos x is continued beyond x = π as in SphereFace: (−1)ᵏ cos x − 2k, with k = ⌊x/π⌋.
     check_finite: raise an error that names the rows where embeddings hold NaN or infinity.
 
     >>> loss = ArcFaceLoss(num_classes=3, embedding_size=8)
@@ -99,10 +91,12 @@ class ArcFaceLoss(_AngularLoss):
         scale: float = 64.0,
         margin: float = 0.5,
         learning_rate_factor: float = 10.0,
+        angle_factor: float = 1.0,
+        cosine_margin: float = 0.0,
         check_finite: bool = False,
     ) -> None:
         super().__init__(num_classes, embedding_size, learning_rate_factor, check_finite)
-        self._take(_ArcFace, scale, margin)
+        self._set(scale, margin, angle_factor, cosine_margin)
 
 
 class SubCenterArcFaceLoss(_AngularLoss):
@@ -117,6 +111,7 @@ class SubCenterArcFaceLoss(_AngularLoss):
     sub_centers: number of proxies per class.
     scale, margin: s and m of ArcFace, m in radians.
     learning_rate_factor: the learning rate of the proxies relative to the model's.
+    angle_factor, cosine_margin: as in `ArcFaceLoss`.
     check_finite: raise an error that names the rows where embeddings hold NaN or infinity.
 
     >>> loss = SubCenterArcFaceLoss(num_classes=3, embedding_size=8)
@@ -135,8 +130,10 @@ class SubCenterArcFaceLoss(_AngularLoss):
         scale: float = 64.0,
         margin: float = 0.5,
         learning_rate_factor: float = 10.0,
+        angle_factor: float = 1.0,
+        cosine_margin: float = 0.0,
         check_finite: bool = False,
     ) -> None:
         super().__init__(num_classes, embedding_size, learning_rate_factor, check_finite)
         self.sub_centers = checks.whole(sub_centers, "sub_centers")
-        self._take(_SubCenterArcFace, scale, margin, sub_centers=self.sub_centers)
+        self._set(scale, margin, angle_factor, cosine_margin)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from isomargin.core import checks
 from isomargin.losses._base import PairLoss, Records
 from isomargin.losses._engine import Gradient
-from isomargin.losses._pairs import INFINITY, Pairs, Tile
+from isomargin.losses._pairs import INFINITY, Pairs, Tile, upload
 
 SMALLEST_GAP = 0.01
 
 
 @dataclass
 class _State:
-    pairs: Pairs
+    row_classes: Tensor
+    """(n,)"""
     negative_sums: list[Tensor] = field(default_factory=list)
     """Per tile, (b,): log Σ exp(s/t) over each row's negatives."""
     positive_sums: list[Tensor] = field(default_factory=list)
@@ -44,6 +46,10 @@ class ClassAlignmentLoss(PairLoss):
 
     over the classes that have pairs of both kinds; the variance is the mean squared deviation. After a call `values`
     has `negative_deviation` and `positive_deviation`, the standard deviations.
+
+    It resembles the metric variance constraint of Kan et al. (2022), *Contrastive Bayesian Analysis for Deep Metric
+    Learning*, which keeps similarities consistent over all pairs. This is a variance between classes, of a quantile of
+    each: within a class, similarities may vary. `docs/losses.md` compares it with further methods.
 
     Parameters
     ----------
@@ -88,28 +94,25 @@ class ClassAlignmentLoss(PairLoss):
 
     def begin(self, pairs: Pairs, weights: Tensor | None) -> _State:
         """Start with an empty state."""
-        return _State(pairs)
+        return _State(upload(pairs.row_classes, pairs.device))
 
     def visit(self, tile: Tile, state: _State) -> None:
         """Compute the log of the sum of exponentials for each row."""
         state.negative_sums.append(_log_sum_exp(tile.negatives / self.negative_temperature))
         state.positive_sums.append(_log_sum_exp(tile.pad(-tile.positives / self.temperature, -INFINITY)))
 
-    def finish(self, pairs: Pairs, state: _State) -> Tensor:
+    def finish(self, pairs: Pairs, state: _State) -> Tensor | float:
         """Combine the rows of each class, and compute the variances over classes."""
         if not state.negative_sums:
-            state.by_negative = state.by_positive = torch.zeros(0)
-            return torch.zeros((), dtype=torch.float64)
-        state.negative_class_sums = self._by_class(state.negative_sums, pairs)
-        state.positive_class_sums = self._by_class(state.positive_sums, pairs)
-        negative_counts, positive_counts = (
-            torch.zeros(pairs.classes, dtype=torch.float64, device=counts.device).index_add_(
-                0, pairs.row_classes, counts.double()
-            )
-            for counts in (pairs.negative_counts, pairs.positive_counts)
-        )
+            return 0.0
+        classes = int(pairs.row_classes.max()) + 1
+        state.negative_class_sums = _by_class(state.negative_sums, state.row_classes, classes)
+        state.positive_class_sums = _by_class(state.positive_sums, state.row_classes, classes)
+        pair_counts = pairs.negative_counts, pairs.positive_counts
+        counts = np.stack([np.bincount(pairs.row_classes, of_rows, classes) for of_rows in pair_counts])
+        negative_counts, positive_counts = upload(counts.astype(np.float32), pairs.device).to(state.negative_sums[0])
         both = (negative_counts > 0) & (positive_counts > 0)  # (classes,)
-        shares = both.double() / both.sum().clamp(min=1)
+        shares = both / both.sum().clamp(min=1).to(negative_counts)
         n = self.negative_temperature * (state.negative_class_sums - negative_counts.log())
         p = -self.temperature * (state.positive_class_sums - positive_counts.log())
         n, p = (torch.where(both, quantiles, 0.0) for quantiles in (n, p))
@@ -118,11 +121,11 @@ class ClassAlignmentLoss(PairLoss):
         state.by_negative = 2 * self.negative_weight * from_mean_n * shares
         state.by_positive = 2 * self.positive_weight * from_mean_p * shares
         state.deviations = {"negative_deviation": variance_n.sqrt(), "positive_deviation": variance_p.sqrt()}
-        loss = self.negative_weight * variance_n + self.positive_weight * variance_p
+        loss: Tensor = self.negative_weight * variance_n + self.positive_weight * variance_p
         if self.scale_free:
-            gap = float(((p - n) * shares).sum())
-            by_gap = -2 * loss / gap * shares if gap > SMALLEST_GAP else 0.0
-            scale = max(gap, SMALLEST_GAP) ** -2
+            gap = ((p - n) * shares).sum()
+            by_gap = torch.where(gap > SMALLEST_GAP, -2 * loss / gap * shares, 0.0)
+            scale = gap.clamp(min=SMALLEST_GAP) ** -2
             state.by_negative = scale * (state.by_negative - by_gap)
             state.by_positive = scale * (state.by_positive + by_gap)
             loss = scale * loss
@@ -134,25 +137,25 @@ class ClassAlignmentLoss(PairLoss):
 
     def add_gradient(self, tile: Tile, state: _State, scale: float, gradient: Gradient) -> None:
         """Distribute the derivative of each class over its pairs, mostly to those that determine its quantile."""
-        classes = state.pairs.row_classes[tile.start : tile.stop]
+        classes = state.row_classes[tile.start : tile.stop]
         # A class without pairs of one kind has -inf as its sum, and a derivative of 0.
-        sums = state.negative_class_sums[classes].nan_to_num(neginf=0.0).to(tile.negatives)
+        sums = state.negative_class_sums[classes].nan_to_num(neginf=0.0)
         scratch = tile.scratch(*tile.negatives.shape)
         forces = torch.div(tile.negatives, self.negative_temperature, out=scratch)
         forces.sub_(sums[:, None]).clamp_(max=0).exp_()
-        gradient.negatives.add_(forces.mul_(scale * state.by_negative[classes].to(forces)[:, None]))
-        sums = state.positive_class_sums[classes].nan_to_num(neginf=0.0).to(tile.positives)
+        gradient.negatives.add_(forces.mul_(scale * state.by_negative[classes][:, None]))
+        sums = state.positive_class_sums[classes].nan_to_num(neginf=0.0)
         forces = (-tile.positives / self.temperature - sums[tile.rows]).clamp_(max=0).exp_()
-        gradient.positives.add_(forces.mul_(scale * state.by_positive[classes].to(forces)[tile.rows]))
+        gradient.positives.add_(forces.mul_(scale * state.by_positive[classes][tile.rows]))
 
-    @staticmethod
-    def _by_class(row_sums: list[Tensor], pairs: Pairs) -> Tensor:
-        """Return log Σ exp over the rows of each class, from that of each row: (classes,), -inf without pairs."""
-        rows = torch.cat(row_sums).double()
-        largest = rows.new_full((pairs.classes,), -INFINITY).scatter_reduce_(0, pairs.row_classes, rows, "amax")
-        largest = largest.nan_to_num(neginf=0.0)
-        sums = torch.zeros_like(largest).index_add_(0, pairs.row_classes, (rows - largest[pairs.row_classes]).exp())
-        return largest + sums.log()
+
+def _by_class(row_sums: list[Tensor], row_classes: Tensor, classes: int) -> Tensor:
+    """Return log Σ exp over the rows of each class, from that of each row: (classes,), -inf without pairs."""
+    rows = torch.cat(row_sums)
+    largest = rows.new_full((classes,), -INFINITY).scatter_reduce_(0, row_classes, rows, "amax")
+    largest = largest.nan_to_num(neginf=0.0)
+    sums = torch.zeros_like(largest).index_add_(0, row_classes, (rows - largest[row_classes]).exp())
+    return largest + sums.log()
 
 
 def _log_sum_exp(values: Tensor) -> Tensor:

@@ -35,16 +35,16 @@ class ContrastiveLoss(SidedLoss):
         super().__init__(reduction, check_finite)
         self.margin = checks.distance(margin, "margin")
 
-    def positive_terms(self, similarities: Tensor) -> tuple[float, float]:
+    def positive_terms(self, similarities: Tensor) -> tuple[Tensor, Tensor]:
         """Sum d²/2 = 1 − s."""
-        terms = (1 - similarities).relu_()
-        return float(terms.sum()), float((terms > 0).sum())
+        terms = torch.rsub(similarities, 1).relu_()
+        return terms.sum(), (terms > 0).sum(dtype=terms.dtype)
 
-    def negative_terms(self, similarities: Tensor, scratch: Tensor) -> tuple[float, float]:
+    def negative_terms(self, similarities: Tensor, scratch: Tensor) -> tuple[Tensor, Tensor]:
         """Sum max(0, margin − d)²/2."""
         short = _distances(similarities, scratch).neg_().add_(self.margin).relu_()
-        violations = float((short > 0).sum())
-        return float(short.square_().sum()) / 2, violations
+        violations = (short > 0).sum(dtype=short.dtype)
+        return short.square_().sum() / 2, violations
 
     def positive_slopes(self, similarities: Tensor) -> Tensor:
         """Pull all positive pairs with the same force."""

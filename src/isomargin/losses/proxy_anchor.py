@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pytorch_metric_learning import losses as library
+import torch
 from torch import Tensor
 
 from isomargin.core import checks
-from isomargin.losses._proxies import Cosine, ProxyLoss
+from isomargin.losses._proxies import ProxyLoss
 
 
 class ProxyAnchorLoss(ProxyLoss):
@@ -28,7 +28,6 @@ class ProxyAnchorLoss(ProxyLoss):
     learning_rate_factor: the learning rate of the proxies relative to the model's; the authors have 100.
     check_finite: raise an error that names the rows where embeddings hold NaN or infinity.
 
-    >>> import torch
     >>> loss = ProxyAnchorLoss(num_classes=3, embedding_size=8)
     >>> loss(torch.randn(4, 8), torch.tensor([0, 0, 1, 2])).backward()
     >>> loss(torch.randn(1, 8), torch.tensor([3]))
@@ -52,21 +51,15 @@ class ProxyAnchorLoss(ProxyLoss):
         super().__init__(num_classes, embedding_size, learning_rate_factor, check_finite)
         self.margin = checks.number(margin, "margin")
         self.alpha = checks.above_zero(alpha, "alpha")
-        self.inner = library.ProxyAnchorLoss(
-            num_classes=self.num_classes,
-            embedding_size=self.embedding_size,
-            margin=self.margin,
-            alpha=self.alpha,
-            distance=Cosine(),
-        )
-
-    @property
-    def proxy_parameter(self) -> Tensor:
-        """The proxies."""
-        parameter: Tensor = self.inner.proxies
-        return parameter
+        self.proxies = torch.nn.Parameter(torch.empty(self.num_classes, self.embedding_size))
+        torch.nn.init.kaiming_normal_(self.proxies, mode="fan_out")
 
     def batch_loss(self, vectors: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
-        """Return the library's loss of the whole batch."""
-        value: Tensor = self.inner(vectors, labels)
-        return value
+        """Add the pull of the proxies whose class is in the batch and the push of all."""
+        similarities = self.similarities(vectors)
+        own = labels[:, None] == torch.arange(self.num_classes, device=labels.device)  # (n, num_classes)
+        pull = (-self.alpha * (similarities - self.margin)).masked_fill(~own, -torch.inf)
+        push = (self.alpha * (similarities + self.margin)).masked_fill(own, -torch.inf)
+        one = similarities.new_zeros(1, self.num_classes)  # the logarithm of the 1 in log(1 + Σ)
+        pull, push = (torch.cat([one, exponents]).logsumexp(dim=0) for exponents in (pull, push))
+        return pull.sum() / own.any(dim=0).sum() + push.mean()

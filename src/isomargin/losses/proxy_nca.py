@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from isomargin.core import checks
-from isomargin.losses._batch import normalise, product
 from isomargin.losses._proxies import ProxyLoss
 
 
@@ -19,16 +18,6 @@ class _NearestProxyLoss(ProxyLoss):
     def __init__(self, num_classes: int, embedding_size: int, learning_rate_factor: float, check_finite: bool) -> None:
         super().__init__(num_classes, embedding_size, learning_rate_factor, check_finite)
         self.proxies = torch.nn.Parameter(torch.randn(self.num_classes, self.embedding_size) / 8)
-
-    @property
-    def proxy_parameter(self) -> Tensor:
-        """The proxies."""
-        parameter: Tensor = self.proxies
-        return parameter
-
-    def similarities(self, vectors: Tensor) -> Tensor:
-        """Return the cosine similarity of each vector with each proxy (n, num_classes)."""
-        return product(vectors, normalise(self.proxies))
 
 
 class ProxyNCALoss(_NearestProxyLoss):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from isomargin.core import checks
 from isomargin.core.errors import InputError
 from isomargin.losses._batch import Batch
-from isomargin.losses._pairs import Pairs
+from isomargin.losses._pairs import Pairs, upload
 from isomargin.losses._ranks import RankLoss
 
 SEED_STRIDE = 2_654_435_761  # torch's generator reads 32 bits: this keeps nearby seeds from drawing the same numbers
@@ -34,6 +36,8 @@ class RecallAtKLoss(RankLoss):
         to the batch as further items of the class: 4 items become 10. With references they are added to the queries
         only. It cannot be used with `indices_tuple`, and so not in a cross-batch memory.
     include_query: give the query itself a place above its positives, as the authors' code does.
+    cap_k: use the number of items in the batch, without those of SiMix, in place of any larger k, as the authors' code
+        does.
     seed: of the α. They are a function of it and of the number of calls so far (kept in `state_dict`), so that several
         processes draw the same numbers. Activation checkpointing around the loss would call it twice: checkpoint the
         model instead.
@@ -57,6 +61,7 @@ class RecallAtKLoss(RankLoss):
         simix: bool = False,
         include_query: bool = False,
         seed: int = 0,
+        cap_k: bool = False,
         check_finite: bool = False,
     ) -> None:
         super().__init__(temperature, include_query, check_finite)
@@ -68,6 +73,7 @@ class RecallAtKLoss(RankLoss):
         self.simix = checks.truth(simix, "simix")
         self.weighs_samples = not simix
         self.seed = checks.whole(seed, "seed", least=0)
+        self.cap_k = checks.truth(cap_k, "cap_k")
         self.calls: Tensor
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
 
@@ -81,13 +87,18 @@ class RecallAtKLoss(RankLoss):
             return super().points(batch)
         if batch.chosen is not None:
             raise InputError("simix adds embeddings that indices_tuple does not list: use one or the other")
-        rows, columns = Pairs.of(batch.labels, None, None).positives(0, len(batch.labels))
-        rows, columns = rows[rows < columns], columns[rows < columns]
-        weights = self.mixing_weights(len(rows)).to(batch.vectors)[:, None]
+        labels, reference_labels = batch.host_labels
+        device = batch.labels.device
+        places = Pairs.of(labels, None, device, None).host_places(0, len(labels))
+        ends = np.stack(divmod(places, max(len(labels), 1)))
+        ends = ends[:, ends[0] < ends[1]]
+        weights = self.mixing_weights(ends.shape[1]).to(batch.vectors)[:, None]
+        rows, columns = upload(ends, device)
         mixed = torch.lerp(batch.vectors[columns], batch.vectors[rows], weights)
-        labels = torch.cat([batch.labels, batch.labels[rows]])
+        labels = np.concatenate([labels, labels[ends[0]]])
         vectors = torch.cat([batch.vectors, mixed])
-        return vectors, batch.reference_vectors, Pairs.of(labels, batch.reference_labels, None)
+        pairs = Pairs.of(labels, reference_labels, device, None)
+        return vectors, batch.reference_vectors, replace(pairs, virtual=ends.shape[1])
 
     def mixing_weights(self, count: int) -> Tensor:
         """Draw the next `count` weights α, uniform in (0, 1)."""
@@ -96,13 +107,13 @@ class RecallAtKLoss(RankLoss):
         return torch.rand(count, generator=generator)
 
     def query_losses(
-        self, positive_ranks: Tensor, above: Tensor, ranked: Tensor, counts: Tensor
+        self, positive_ranks: Tensor, above: Tensor, ranked: Tensor, counts: Tensor, items: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return 1 − mean over k of recall@k."""
         ranks = positive_ranks + above
         recalls = torch.zeros_like(ranks[:, 0])
         slopes = torch.zeros_like(ranks)
-        for k in self.k:
+        for k in (min(k, items) if self.cap_k else k for k in self.k):
             within = ((k - ranks) / self.rank_temperature).sigmoid() * ranked  # (b, ranked)
             found = within.sum(dim=1)
             most = counts.clamp(1, k)

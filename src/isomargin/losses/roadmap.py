@@ -13,7 +13,7 @@ class RoadmapLoss(WeightedSum):
 
     Parameters
     ----------
-    temperature, slope, delta, offset, include_query: of `SupAPLoss`.
+    temperature, slope, delta, offset, include_query, form: of `SupAPLoss`.
     positive_margin, negative_margin, reduction: of `CalibrationLoss`; the reduction is "violating" in the authors' code
         and "all" in their formula.
     sup_ap_weight, calibration_weight: of the two parts. To use calibration with another base loss, as the TCM paper
@@ -42,11 +42,12 @@ class RoadmapLoss(WeightedSum):
         reduction: str = "violating",
         sup_ap_weight: float = 1.0,
         calibration_weight: float = 1.0,
+        form: str = "corrected",
         check_finite: bool = False,
     ) -> None:
         super().__init__(
             [
-                SupAPLoss(temperature, slope, delta, offset, include_query),
+                SupAPLoss(temperature, slope, delta, offset, include_query, form),
                 CalibrationLoss(positive_margin, negative_margin, reduction),
             ],
             [

@@ -66,12 +66,6 @@ class SoftTripleLoss(ProxyLoss):
             drawn.T.contiguous()
         )  # rows are several times faster to normalise than columns
 
-    @property
-    def proxy_parameter(self) -> Tensor:
-        """The centres, ordered by class."""
-        parameter: Tensor = self.proxies
-        return parameter
-
     def batch_loss(self, vectors: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
         """Return the mean of the samples' losses plus the term of the centres."""
         centers = normalise(self.proxies)  # once for both

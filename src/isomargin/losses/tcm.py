@@ -57,7 +57,5 @@ class TCMLoss(MarginLoss):
     def records(self, pairs: Pairs, state: Sides) -> Records:
         """Return how many hard pairs each side had."""
         times = 2 if pairs.counted_from_both_ends else 1
-        return {
-            "hard_positives": torch.tensor(round(state.positive_violations / times), device=pairs.row_classes.device),
-            "hard_negatives": torch.tensor(round(state.negative_violations / times), device=pairs.row_classes.device),
-        }
+        counts = zip(("hard_positives", "hard_negatives"), state.violations, strict=True)
+        return {name: torch.full((), round(count / times), device=pairs.device) for name, count in counts}

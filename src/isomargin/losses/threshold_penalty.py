@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -84,36 +85,53 @@ class ThresholdPenaltyLoss(MetricLoss):
     def compute(self, batch: Batch) -> tuple[Tensor, Records]:
         """Weight the samples, and compute the base loss."""
         vectors = batch.vectors.detach()
-        weights, records = self._weights(vectors, batch.labels)
+        known, known_labels = self._candidates(vectors, batch.labels)
+        domain = divide(vectors, self.domains)
+        negatives = len(known) - (batch.labels[:, None] == known_labels).sum(dim=1)  # (n,)
+        finite = vectors.isfinite().all(dim=1)
+        read = torch.stack([domain, negatives, finite]).cpu().numpy()  # all that the host has to know, at once
+        if read[2].all():
+            weights, records = self._weights(vectors, batch.labels, known, known_labels, domain, read)
+        else:
+            weights, records = vectors.new_ones(len(vectors)), {}
         value, base_records = self.base.compute(batch.weighted(weights))
         if self.training:
-            self._enqueue(vectors, batch.labels)
+            if not read[2].all():  # a bad batch must not spoil later ones
+                known, known_labels = self._candidates(vectors[finite], batch.labels[finite])
+            self.queue = known[: self.queue_size].clone()
+            self.queue_labels = known_labels[: self.queue_size].clone()
         return value, {**base_records, **records}
 
-    def _weights(self, vectors: Tensor, labels: Tensor) -> tuple[Tensor, Records]:
+    def _weights(
+        self,
+        vectors: Tensor,
+        labels: Tensor,
+        known: Tensor,
+        known_labels: Tensor,
+        domain: Tensor,
+        read: np.ndarray,
+    ) -> tuple[Tensor, Records]:
         """Return the weights (n,), and what to log about the thresholds."""
-        known, known_labels = self._candidates(vectors, labels)
-        domain = divide(vectors, self.domains)
-        negatives = (len(known) - (labels[:, None] == known_labels).sum(dim=1)).double()  # (n,)
-        accepted = self._accepted(float(negatives.sum()))
+        sizes = np.bincount(read[0], minlength=self.domains).tolist()
+        counts = np.bincount(read[0], weights=read[1], minlength=self.domains).astype(int).tolist()
+        accepted = self._accepted(sum(counts))
+        if not accepted:
+            return vectors.new_ones(len(vectors)), {}
         highest: list[Tensor] = []
-        thresholds = vectors.new_full((self.domains,), math.nan)
-        for k in range(self.domains):
-            rows = (domain == k).nonzero()[:, 0]
-            count = int(negatives[rows].sum())
+        thresholds: list[Tensor] = []
+        for rows, count in zip(torch.split(domain.argsort(stable=True), sizes), counts, strict=True):
             if not count:
+                thresholds.append(vectors.new_full((), math.nan))
                 continue
             similarities = vectors[rows] @ known.T
-            similarities = similarities[labels[rows][:, None] != known_labels]
-            most = similarities.topk(min(count, accepted)).values
-            thresholds[k] = most[self._accepted(count) - 1]
+            similarities.masked_fill_(labels[rows][:, None] == known_labels, -math.inf)
+            most = similarities.flatten().topk(min(count, accepted)).values
+            thresholds.append(most[self._accepted(count) - 1])
             highest.append(most)
-        if not highest or not all(similarities.isfinite().all() for similarities in highest):
-            return vectors.new_ones(len(vectors)), {}
         threshold = torch.cat(highest).topk(accepted).values[-1]
-        ratios = thresholds.clamp(min=self.floor) / threshold.clamp(min=self.floor)
+        ratios = torch.stack(thresholds).clamp(min=self.floor) / threshold.clamp(min=self.floor)
         weights = ratios[domain].nan_to_num(nan=1.0)
-        there = thresholds[~thresholds.isnan()]
+        there = torch.stack([found for found, count in zip(thresholds, counts, strict=True) if count])
         return weights, {
             "threshold": threshold,
             "threshold_deviation": there.std(correction=0),
@@ -134,12 +152,6 @@ class ThresholdPenaltyLoss(MetricLoss):
                 "the queue needs the same number; create a new loss for another model"
             )
         return torch.cat([vectors, self.queue.to(vectors)]), torch.cat([labels, self.queue_labels.to(labels)])
-
-    def _enqueue(self, vectors: Tensor, labels: Tensor) -> None:
-        finite = vectors.isfinite().all(dim=1)  # a bad batch must not spoil later ones
-        known, known_labels = self._candidates(vectors[finite], labels[finite])
-        self.queue = known[: self.queue_size].clone()
-        self.queue_labels = known_labels[: self.queue_size].clone()
 
     def get_extra_state(self) -> dict[str, Tensor | None]:
         """Save the queue with the model."""
@@ -162,20 +174,19 @@ def divide(vectors: Tensor, domains: int) -> Tensor:
     """
     if not len(vectors):
         return torch.zeros(0, dtype=torch.int64, device=vectors.device)
-    nearest = (vectors @ vectors.mean(dim=0)).argmax()
-    centres = vectors[nearest][None]
+    nearest = (vectors @ vectors.mean(dim=0)).argmax(dim=0, keepdim=True)
+    centres = vectors[nearest]
     to_nearest = vectors @ centres[0]
     for _ in range(min(domains, len(vectors)) - 1):
-        farthest = vectors[to_nearest.argmin()]
-        centres = torch.cat([centres, farthest[None]])
-        to_nearest = torch.maximum(to_nearest, vectors @ farthest)
+        farthest = vectors[to_nearest.argmin(dim=0, keepdim=True)]
+        centres = torch.cat([centres, farthest])
+        to_nearest = torch.maximum(to_nearest, vectors @ farthest[0])
     domain = (vectors @ centres.T).argmax(dim=1)
-    for _ in range(ROUNDS):
-        members = torch.nn.functional.one_hot(domain, len(centres)).to(vectors)  # (n, centres)
+    numbers = torch.arange(len(centres), device=vectors.device)
+    for _ in range(ROUNDS):  # always all: to find that nothing moved would be to wait for the device in every round
+        members = (domain[:, None] == numbers).to(vectors)  # (n, centres)
         sums = members.T @ vectors
         moved = torch.nn.functional.normalize(sums, dim=1)
         centres = torch.where(sums.abs().sum(dim=1, keepdim=True) > 0, moved, centres)
-        domain, before = (vectors @ centres.T).argmax(dim=1), domain
-        if torch.equal(domain, before):
-            break
+        domain = (vectors @ centres.T).argmax(dim=1)
     return domain

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -17,7 +17,8 @@ from isomargin.losses._pairs import INFINITY, Pairs, Tile
 @dataclass
 class _State:
     triplets: int
-    total: float = 0.0
+    found: list[Tensor] = field(default_factory=list)
+    """For each positive of the anchors of a tile: the sum of the terms, and how many are above 0 (scalars)."""
     violations: float = 0.0
 
 
@@ -58,8 +59,8 @@ class TripletLoss(PairLoss):
         anchors, positives, negatives = batch.chosen
         similarities = product(batch.vectors, columns)
         terms = (2 * (similarities[anchors, negatives] - similarities[anchors, positives]) + self.margin).relu()
-        divisor = int((terms > 0).sum()) if self.reduction == "violating" else len(terms)
-        return terms.sum() / max(divisor, 1), {}
+        counted = terms > 0 if self.reduction == "violating" else torch.ones_like(terms)
+        return terms.sum() / counted.sum().clamp(min=1), {}
 
     def begin(self, pairs: Pairs, weights: Tensor | None) -> _State:
         """Count the triplets."""
@@ -69,12 +70,13 @@ class TripletLoss(PairLoss):
         """Sum the triplets' terms, one positive of every anchor at a time."""
         for positives in tile.pad(tile.positives, INFINITY).T:  # (b,); where there is none, no term is above 0
             terms = self._terms(tile, positives).relu_()
-            state.total += float(terms.sum())
-            state.violations += float(_violating_(terms).sum())
+            state.found += [terms.sum(), _violating_(terms).sum()]
 
-    def finish(self, pairs: Pairs, state: _State) -> Tensor:
+    def finish(self, pairs: Pairs, state: _State) -> float:
         """Return the mean."""
-        return torch.tensor(state.total / max(self._divisor(state), 1), dtype=torch.float64)
+        read: list[float] = torch.stack(state.found).tolist() if state.found else []
+        state.violations = sum(read[1::2])
+        return sum(read[::2]) / max(self._divisor(state), 1)
 
     def add_gradient(self, tile: Tile, state: _State, scale: float, gradient: Gradient) -> None:
         """Every violating triplet pulls and pushes with the same force."""
