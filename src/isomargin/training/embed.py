@@ -70,7 +70,7 @@ def embed(
                 if stages is None
                 else _batches_of_maps(stages, which, batch, device)
             ):
-                for piece in part.split(_AT_ONCE) if part.device.type == "cpu" and size >= _LARGE else (part,):
+                for piece in torch.split(part, _AT_ONCE if part.device.type == "cpu" and size >= _LARGE else batch):
                     vectors = model(piece, from_stages=kept)
                     embeddings[done : done + len(piece)] = vectors.float().cpu().numpy()
                     done += len(piece)
