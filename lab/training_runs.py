@@ -86,13 +86,14 @@ def is_done(run: PlannedRun, folder: Path) -> bool:
 
 def task_of(run: PlannedRun, folder: Path, train: Train, workers: int | None = None) -> Task[Trained]:
     """Give the task of training a run; raw features have a row of their own, so runs are not compared with them."""
-    do = evaluate_raw if is_raw(run.choices) else partial(train, compare_frozen=False)
+    do = evaluate_raw if is_raw(run.choices) else train
+    options: dict[str, Any] = {"compare_frozen": False} | ({} if workers is None else {"workers": workers})
     if run.recipe.augmentation.views is not None:
-        do = partial(do, cache=folder / FROZEN_STAGES)
-    return Task(str(run.folder), partial(train_run, run, folder / run.folder, do, workers=workers))
+        options["cache"] = str(folder / FROZEN_STAGES)
+    return Task(str(run.folder), partial(train_run, run, folder / run.folder, do, options=options))
 
 
-def train_run(run: PlannedRun, folder: Path, train: Train, wait: bool, *, workers: int | None) -> Trained | Busy:
+def train_run(run: PlannedRun, folder: Path, train: Train, wait: bool, *, options: dict[str, Any]) -> Trained | Busy:
     """Train a run or continue it, unless it is finished or known to diverge."""
     with locked(folder, wait) as free:
         if not free:
@@ -107,7 +108,6 @@ def train_run(run: PlannedRun, folder: Path, train: Train, wait: bool, *, worker
         if note.is_file() or not path.recipe.is_file():
             empty(folder)  # it diverged with other settings, or was stopped before anything was saved
         update_data_folder(run.recipe, path)
-        options = {} if workers is None else {"workers": workers}
         return continue_run(run.recipe, path, partial(train, quiet=True, **options))
 
 

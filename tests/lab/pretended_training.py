@@ -37,7 +37,7 @@ class Trainer:
     def __init__(self, diverges=lambda recipe: False):
         self.trained, self.diverges = [], diverges
 
-    def __call__(self, recipe, folder, resume=False, quiet=False, check_images=True, lock=True):
+    def __call__(self, recipe, folder, resume=False, quiet=False, check_images=True, lock=True, compare_frozen=True):
         self.trained.append(folder)
         if self.diverges(recipe):
             raise DivergedError("the loss is nan by step 3")
@@ -46,7 +46,7 @@ class Trainer:
         evaluated(recipe.seed, spread_of(recipe)).save(folder / "evaluation.json")
 
 
-def note_process(recipe, folder, resume, quiet, workers, lock):
+def note_process(recipe, folder, resume, quiet, workers, lock, **_):
     """Trains nothing; writes down the process it runs in."""
     recipe.save(folder / "recipe.yaml")
     (folder / "process.txt").write_text(f"{os.getpid()} {workers}")

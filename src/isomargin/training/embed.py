@@ -71,7 +71,7 @@ def embed(
                 else _batches_of_maps(stages, which, batch, device)
             ):
                 for piece in torch.split(part, _AT_ONCE if part.device.type == "cpu" and size >= _LARGE else batch):
-                    vectors = model(piece, from_stages=kept)
+                    vectors = model(piece, from_stages=True) if kept else model(piece)
                     embeddings[done : done + len(piece)] = vectors.float().cpu().numpy()
                     done += len(piece)
                 if report is not None:
