@@ -81,7 +81,7 @@ class ClassBatchSampler(Sampler[list[int]]):
             dropped = f" ({len(counts) - usable} with fewer items were dropped)" if usable < len(counts) else ""
             raise InputError(
                 f"classes_per_batch is {classes_per_batch}, and there are {usable} classes{dropped}: "
-                "that many different classes are needed for a batch"
+                f"that many different classes are needed for a batch, so set it to {usable} or less"
             )
 
     def set_epoch(self, epoch: int) -> None:
