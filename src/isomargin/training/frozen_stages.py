@@ -50,13 +50,6 @@ class FrozenStages:
     """Of test images, see `centre_crop`."""
     device: torch.device
 
-    def __post_init__(self) -> None:
-        if not self.model.has_frozen_stages:
-            raise InputError(
-                "augmentation.views is set, which keeps the outputs of frozen first stages, and the model has none "
-                "that can be kept: freeze some of an EfficientNet or a ResNet with model.freeze, or leave views out"
-            )
-
     def of_views(self, images: ImageSet, crop: RandomCrop, views: int) -> Maps:
         """Return (views, n, channels, height, width): random views of training images, the same for every seed."""
         size, channels = self.model.input_statistics.size, len(self.model.input_statistics.mean)

@@ -26,7 +26,6 @@ import torch
 from torch import Tensor
 
 from isomargin.core import checks
-from isomargin.core.errors import InputError
 from isomargin.data.augment import RandomCrop
 from isomargin.data.feeding import Augmentation, training_batches
 from isomargin.data.sampler import ClassBatchSampler
@@ -162,6 +161,7 @@ def _train(
     sampler = setup.make_sampler(recipe, data.train, fabric.global_rank, fabric.world_size)
     augmentation = setup.make_augmentation(recipe, data.train)
     setup.check_warm_up(recipe, embedder)
+    setup.check_views(recipe, embedder, augmentation)
     leave_out_idle(embedder)
     model = fabric.setup_module(embedder)
     optimizer: Any = fabric.setup_optimizers(setup.make_optimizer(recipe, embedder, loss))
@@ -177,13 +177,13 @@ def _train(
     if first:
         recipe.save(run.recipe)
         write_metrics(run.metrics, state.history)  # the run may have been killed between the checkpoint and this
+    frozen = _frozen_stages(fabric, recipe, run, embedder, workers, cache)
+    feed = _feed(fabric, recipe, data, sampler, range(state.step, steps), embedder, augmentation, workers, frozen)
     log = Log(run, state, first)
     display = Display(recipe.name, steps, state.step, batches) if first and not quiet else NoDisplay()
     for note in notes:
         display.say(f"note: {note}")
 
-    frozen = _frozen_stages(fabric, recipe, run, embedder, workers, cache)
-    feed = _feed(fabric, recipe, data, sampler, range(state.step, steps), embedder, augmentation, workers, frozen)
     embedder.freeze_backbone(state.step < warm_up)
     unseen = data.unseen
     evaluate_now = (
@@ -257,14 +257,11 @@ def _feed(
     workers: int,
     frozen: FrozenStages | None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield normalised batches of images or uint8 ones, or what the frozen stages make of images."""
-    if frozen is not None:
-        if not isinstance(augmentation, RandomCrop):
-            raise InputError("augmentation.views is set, which is for image files that are cropped: leave it out")
-        assert recipe.augmentation.views is not None
-        maps = frozen.of_views(data.train, augmentation, recipe.augmentation.views)
-        yield from batches_of_views(maps, data.train.labels, sampler, steps, fabric.device)
-        return
+    """Return batches of images, normalised or uint8, or of what the frozen stages make of them, computed here."""
+    views = recipe.augmentation.views
+    if frozen is not None and views is not None and isinstance(augmentation, RandomCrop):
+        maps = frozen.of_views(data.train, augmentation, views)
+        return batches_of_views(maps, data.train.labels, sampler, steps, fabric.device)
     images = embedder.input_statistics
     feed = training_batches(
         data.train,
@@ -277,8 +274,8 @@ def _feed(
         workers,
         fabric.device,
     )
-    for batch, labels in feed:  # uint8 is normalised by the model, chunk by chunk
-        yield embedder.normalised(batch) if batch.is_floating_point() else batch, labels
+    # uint8 is normalised by the model, chunk by chunk
+    return ((embedder.normalised(batch) if batch.is_floating_point() else batch, labels) for batch, labels in feed)
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:

@@ -166,6 +166,19 @@ def check_warm_up(recipe: Recipe, model: Embedder) -> None:
         raise InputError("warm_up_epochs is set, and the model has no head that could train during it: set dimensions")
 
 
+def check_views(recipe: Recipe, model: Embedder, augmentation: Augmentation) -> None:
+    """Refuse a number of views where there are no frozen stages whose outputs could be kept."""
+    if recipe.augmentation.views is None:
+        return
+    if not isinstance(augmentation, RandomCrop):
+        raise InputError("augmentation.views is set, which is for image files that are cropped: leave it out")
+    if not model.has_frozen_stages:
+        raise InputError(
+            "augmentation.views is set, which keeps the outputs of frozen first stages, and the model has none that "
+            "can be kept: freeze some of an EfficientNet or a ResNet with model.freeze, or leave views out"
+        )
+
+
 def check_positive_pairs(recipe: Recipe, loss: MetricLoss) -> list[str]:
     """Refuse batches of one item per class for a loss that learns from positive pairs.
 
@@ -302,7 +315,7 @@ def plan(recipe: Recipe) -> Plan:
     notes = (*data.notes, *check_positive_pairs(recipe, loss))
     make_optimizer(recipe, model, loss)
     make_schedule(recipe)
-    make_augmentation(recipe, data.train)
+    check_views(recipe, model, make_augmentation(recipe, data.train))
     batches = len(make_sampler(recipe, data.train))
     parameters = (*model.parameters(), *loss.parameters())
     trained = [parameter.numel() for parameter in parameters if parameter.requires_grad]
