@@ -88,9 +88,9 @@ def test_runs_share_kept_outputs_and_end_with_the_model_s_own_embeddings(photogr
             assert len(before) == 2  # the views of the training images, and the test images
     assert files(kept) == before
     saved = im.EmbeddingSet.load(tmp_path / "run0" / "embeddings.npz")
-    anew = embed_by_run(tmp_path / "run0", part="test", workers=0)
-    assert saved.ids.tolist() == anew.ids.tolist()
-    cosines = (np.asarray(saved.vectors) * np.asarray(anew.vectors)).sum(axis=1)
+    again = embed_by_run(tmp_path / "run0", part="test", workers=0)
+    assert saved.ids.tolist() == again.ids.tolist()
+    cosines = (np.asarray(saved.vectors) * np.asarray(again.vectors)).sum(axis=1)
     assert cosines.min() > 1 - 1e-4  # float16 has 11 bits
     other = np.asarray(im.EmbeddingSet.load(tmp_path / "run1" / "embeddings.npz").vectors)
     assert np.abs(np.asarray(saved.vectors) - other).max() > 1e-4  # the seed draws among the views
