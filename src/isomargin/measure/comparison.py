@@ -14,7 +14,7 @@ from isomargin.core.errors import InputError
 from isomargin.core.text import percent
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.scores.registry import find_score
-from isomargin.measure.settings import Settings
+from isomargin.measure.settings import COMPARED, Settings
 from isomargin.measure.statistics.intervals import (
     Interval,
     check_classes,
@@ -24,7 +24,7 @@ from isomargin.measure.statistics.intervals import (
     percentile_p_value,
     score_values,
 )
-from isomargin.measure.statistics.resampling import Resampler, Weights, draw_weights
+from isomargin.measure.statistics.resampling import Resampler, Weights
 
 if TYPE_CHECKING:
     import pandas
@@ -166,7 +166,7 @@ def compare(
     (first_name, first), *others = evaluations.items()
     check_draws(draws, confidence)
     check_classes(first)
-    weights = draw_weights(first.counts.positives.totals > 0, draws, seed)
+    weights = Resampler(first).draw(draws, seed)
     # If no draw crosses zero, p is still at least 1 in that many draws. And with few classes, all of them may differ in
     # the same direction by chance.
     least = max(1 / (draws + 1), 2.0 ** (1 - len(first.curves.classes)))
@@ -191,9 +191,9 @@ class Scores:
         resampler = Resampler(evaluation)
         known = score_values(evaluation)
         self.values = known if values is None else {name: values[name] for name in known if name in values}
-        equal_weights = np.ones((1, evaluation.class_count), np.uint16)
         drawn, undrawn = (
-            resampler.scores(draws) | {"frr": resampler.frr_at_target(draws)} for draws in (weights, equal_weights)
+            resampler.scores(draws) | {"frr": resampler.frr_at_target(draws)}
+            for draws in (weights, resampler.undrawn())
         )
         # Interpolating between distances shifts the draws and the undrawn score alike: remove that shift.
         self.drawn = {name: drawn[name] - undrawn[name] + value for name, value in self.values.items() if name in drawn}
@@ -221,6 +221,11 @@ def check_comparable(evaluations: Mapping[str, Evaluation]) -> None:
         raise InputError(f"a comparison needs at least two evaluations, not {len(evaluations)}")
     (first_name, first), *others = evaluations.items()
     for name, other in others:
+        if first.comparison != other.comparison:
+            raise InputError(
+                f"{first_name} compares {COMPARED[first.comparison]} and {name} {COMPARED[other.comparison]}: "
+                "evaluate both in the same way"
+            )
         check_same_classes(first_name, first, name, other)
         for field in fields(Settings):
             first_value, other_value = getattr(first.settings, field.name), getattr(other.settings, field.name)

@@ -27,7 +27,7 @@ from isomargin.measure.scores import consistency
 from isomargin.measure.scores.curves import Curves, make_curves, share
 from isomargin.measure.scores.registry import scores_of
 from isomargin.measure.scores.within_two import WithinTwo
-from isomargin.measure.settings import Settings
+from isomargin.measure.settings import Comparison, Settings
 from isomargin.measure.statistics.class_rates import far_within_two, frr_within_two
 from isomargin.measure.statistics.item_noise import ItemNoise, debiased_opis, notes_on_noise, opis_noise
 
@@ -100,6 +100,8 @@ class Evaluation:
     """What the user should know about the input and the method."""
     equalizer: dict[str, Any] | None = None
     """Settings and digest of the equalizer, as JSON values; None for plain similarities."""
+    comparison: Comparison = "all_pairs"
+    """What is compared: all pairs of items, probes with the templates of a gallery, or the pairs of a list."""
 
     def __repr__(self) -> str:
         recall = "".join(f", recall@{k}={value:.4f}" for k, value in list(self.recall_at_k.items())[:1])

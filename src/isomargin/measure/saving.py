@@ -19,13 +19,12 @@ from isomargin.measure.pairs.axis import L2, AxisName, ScoreAxis
 from isomargin.measure.pairs.counts import PairCounts, RankCounts
 from isomargin.measure.pairs.distances import BinnedDistances, ClassDistances, ListedDistances
 from isomargin.measure.pairs.summary import PairSummary, summarize
-from isomargin.measure.settings import Settings
+from isomargin.measure.settings import Comparison, Settings
 from isomargin.measure.statistics.item_noise import ItemNoise
 
 FORMAT = "isomargin evaluation"
 VERSION = 3
-COMPARISONS = ("all_pairs",)
-"""The items that are compared with each other. A newer version may add others, such as galleries or lists of trials."""
+NOT_SHAPED = ("notes", "equalizer", "comparison")  # parts whose shape does not depend on the others
 ACCEPT = "at_most"  # a pair is accepted if its value on the score axis is at most the threshold
 
 
@@ -61,12 +60,16 @@ def check(values: dict[str, Any]) -> None:
         )
     if values["version"] == 2:  # version 2 had no checksum, and other names
         values["summary"], values["item_noise"] = values.pop("answers"), values.pop("image_noise")
-        values |= {"comparison": COMPARISONS[0], "score_axis": pack_axis(L2), "equalizer": None}
+        values |= {"comparison": "all_pairs", "score_axis": pack_axis(L2), "equalizer": None}
         return
     if values.pop("sha256", None) != digest(values):
         raise InputError("the content does not match its checksum, so the file was edited or damaged: evaluate again")
     axis = values["score_axis"]
-    if values["comparison"] not in COMPARISONS or axis["name"] not in get_args(AxisName) or axis["accept"] != ACCEPT:
+    if (
+        values["comparison"] not in get_args(Comparison)
+        or axis["name"] not in get_args(AxisName)
+        or axis["accept"] != ACCEPT
+    ):
         raise InputError("this evaluation was written by a newer version of isomargin: upgrade it, or evaluate again")
 
 
@@ -76,7 +79,7 @@ def as_json_values(parts: Mapping[str, Any], scores: dict[str, Any]) -> dict[str
     return {
         "format": FORMAT,
         "version": VERSION,
-        "comparison": COMPARISONS[0],
+        "comparison": parts["comparison"],
         "score_axis": pack_axis(counts.negatives.axis),
         "equalizer": parts["equalizer"],
         "scores": scores,
@@ -119,8 +122,9 @@ def from_json_values(values: dict[str, Any]) -> dict[str, Any]:
         "item_noise": noise and ItemNoise(**{name: unpack_array(value) for name, value in noise.items()}),
         "notes": tuple(values["notes"]),
         "equalizer": values["equalizer"],
+        "comparison": values["comparison"],
     }
-    if not fits_together(**{name: part for name, part in parts.items() if name not in ("notes", "equalizer")}):
+    if not fits_together(**{name: part for name, part in parts.items() if name not in NOT_SHAPED}):
         raise InputError("the parts of this evaluation do not fit together: the file is damaged")
     return parts
 

@@ -13,6 +13,14 @@ Utility = Literal["specificity_sensitivity", "precision_recall"]
 MeanCurve = Literal["classes", "pooled"]
 EpsilonForm = Literal["f_score", "printed"]
 Pairs = Literal["all", "sampled"]
+Comparison = Literal["all_pairs", "gallery", "trials"]
+"""What is compared: all pairs of items, probes with the templates of a gallery, or the pairs of a list of trials."""
+COMPARED = {
+    "all_pairs": "all pairs of items",
+    "gallery": "probes with the templates of a gallery",
+    "trials": "the pairs of a list of trials",
+}
+"""The same in words."""
 
 CHOICES = {"utility": Utility, "mean_curve": MeanCurve, "epsilon_form": EpsilonForm, "pairs": Pairs}
 MOST = 1_000_000  # more than any grid or sample needs, and small enough for memory

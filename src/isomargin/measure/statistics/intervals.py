@@ -15,7 +15,7 @@ from isomargin.core.errors import InputError
 from isomargin.core.text import percent
 from isomargin.measure.pairs.distances import Floats
 from isomargin.measure.scores.registry import find_score, scores_of
-from isomargin.measure.statistics.resampling import Resampler, draw_weights, leave_out_weights
+from isomargin.measure.statistics.resampling import Resampler
 
 if TYPE_CHECKING:
     from isomargin.measure.evaluation import Evaluation
@@ -76,11 +76,11 @@ def intervals(
     """
     check_draws(draws, confidence)
     check_classes(evaluation)
-    resampler, classes = Resampler(evaluation), evaluation.class_count
+    resampler = Resampler(evaluation)
     values = score_values(evaluation)
-    drawn = resampler.scores(draw_weights(evaluation.counts.positives.totals > 0, draws, seed))
-    left_out = resampler.scores(leave_out_weights(classes))
-    undrawn = resampler.scores(np.ones((1, classes), np.uint16))
+    drawn = resampler.scores(resampler.draw(draws, seed))
+    left_out = resampler.scores(resampler.leave_out())
+    undrawn = resampler.scores(resampler.undrawn())
     bounds = {}
     for name, value in values.items():
         if name in drawn:
@@ -102,9 +102,9 @@ def rate_intervals(
     """
     check_draws(draws, confidence)
     check_classes(evaluation)
-    resampler, classes, point = Resampler(evaluation), evaluation.class_count, evaluation.at(distance)
-    drawn = resampler.rates_at(distance, draw_weights(evaluation.counts.positives.totals > 0, draws, seed))
-    left_out = resampler.rates_at(distance, leave_out_weights(classes))
+    resampler, point = Resampler(evaluation), evaluation.at(distance)
+    drawn = resampler.rates_at(distance, resampler.draw(draws, seed))
+    left_out = resampler.rates_at(distance, resampler.leave_out())
     far, frr = (
         interval(value, drawn[i], left_out[i], confidence, find_score(name).bounds, chances(evaluation, name))
         for i, (name, value) in enumerate((("far", point.far), ("frr", point.frr)))

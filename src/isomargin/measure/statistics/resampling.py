@@ -123,6 +123,20 @@ class Resampler:
         """(curves, fine) utility of the classes that have a curve."""
         return utility(*self.rates, self.evaluation.settings.c)
 
+    # ----- weights
+
+    def draw(self, draws: int, seed: int) -> Weights:
+        """(draws, classes) weights of resampled classes."""
+        return draw_weights(self.evaluation.counts.positives.totals > 0, draws, seed)
+
+    def leave_out(self) -> Weights:
+        """(groups, classes) weights that leave out one class, or one group of classes, at a time."""
+        return leave_out_weights(self.evaluation.class_count)
+
+    def undrawn(self) -> Weights:
+        """(1, classes) weights that take every class once."""
+        return np.ones((1, self.evaluation.class_count), np.uint16)
+
     def scores(self, weights: Weights) -> dict[str, Floats]:
         """(draws,) by name: every score in each draw."""
         parts = [
