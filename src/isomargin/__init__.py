@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from isomargin.measure.diagnosis import diagnose
     from isomargin.measure.evaluate import evaluate
     from isomargin.measure.evaluation import Evaluation
+    from isomargin.measure.gallery import evaluate_gallery
+    from isomargin.measure.pairs.gallery_inputs import make_templates
     from isomargin.measure.scores.consistency import epsilon_opis, opis
     from isomargin.measure.settings import Settings
     from isomargin.models.embedder import make_model
@@ -51,6 +53,7 @@ __all__ = [
     "diagnose",
     "epsilon_opis",
     "evaluate",
+    "evaluate_gallery",
     "figures",
     "fit_adapter",
     "load_data",
@@ -59,6 +62,7 @@ __all__ = [
     "losses",
     "make_card",
     "make_model",
+    "make_templates",
     "open_run",
     "opis",
     "promise_threshold",
@@ -88,11 +92,13 @@ _HOMES = {
     "diagnose": "isomargin.measure.diagnosis",
     "epsilon_opis": "isomargin.measure.scores.consistency",
     "evaluate": "isomargin.measure.evaluate",
+    "evaluate_gallery": "isomargin.measure.gallery",
     "fit_adapter": "isomargin.training.adapt",
     "load_data": "isomargin.data.registry",
     "load_glyphs": "isomargin.data.glyphs",
     "load_recipe": "isomargin.training.recipe",
     "make_model": "isomargin.models.embedder",
+    "make_templates": "isomargin.measure.pairs.gallery_inputs",
     "open_run": "isomargin.training.run",
     "opis": "isomargin.measure.scores.consistency",
     "train": "isomargin.training.loop",

@@ -15,6 +15,7 @@ from isomargin.core.text import percent
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.scores.registry import find_score
 from isomargin.measure.settings import COMPARED, Settings
+from isomargin.measure.statistics.gallery_resampling import make_resampler
 from isomargin.measure.statistics.intervals import (
     Interval,
     check_classes,
@@ -24,7 +25,7 @@ from isomargin.measure.statistics.intervals import (
     percentile_p_value,
     score_values,
 )
-from isomargin.measure.statistics.resampling import Resampler, Weights
+from isomargin.measure.statistics.resampling import Weights
 
 if TYPE_CHECKING:
     import pandas
@@ -166,7 +167,7 @@ def compare(
     (first_name, first), *others = evaluations.items()
     check_draws(draws, confidence)
     check_classes(first)
-    weights = Resampler(first).draw(draws, seed)
+    weights = make_resampler(first).draw(draws, seed)
     # If no draw crosses zero, p is still at least 1 in that many draws. And with few classes, all of them may differ in
     # the same direction by chance.
     least = max(1 / (draws + 1), 2.0 ** (1 - len(first.curves.classes)))
@@ -188,7 +189,7 @@ class Scores:
     """
 
     def __init__(self, evaluation: Evaluation, weights: Weights, values: Mapping[str, float] | None = None) -> None:
-        resampler = Resampler(evaluation)
+        resampler = make_resampler(evaluation)
         known = score_values(evaluation)
         self.values = known if values is None else {name: values[name] for name in known if name in values}
         drawn, undrawn = (

@@ -6,6 +6,7 @@ names and meanings. A different calibration range or target rate needs no second
 
 import os
 import warnings
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,16 +19,18 @@ from isomargin.core.errors import InputError
 from isomargin.core.json_values import null_for_nan
 from isomargin.measure import saving
 from isomargin.measure.class_table import class_table, worst_rows
+from isomargin.measure.identification import Identification, IdentificationPoint
 from isomargin.measure.pairs.axis import ScoreAxis
 from isomargin.measure.pairs.counts import PairCounts, RankCounts
 from isomargin.measure.pairs.distances import BinnedDistances, Floats
 from isomargin.measure.pairs.inputs import Shifts
+from isomargin.measure.pairs.rates import ROUNDING
 from isomargin.measure.pairs.summary import PairSummary, summarize
 from isomargin.measure.scores import consistency
 from isomargin.measure.scores.curves import Curves, make_curves, share
 from isomargin.measure.scores.registry import scores_of
 from isomargin.measure.scores.within_two import WithinTwo
-from isomargin.measure.settings import Comparison, Settings
+from isomargin.measure.settings import COMPARED, Comparison, Settings
 from isomargin.measure.statistics.class_rates import far_within_two, frr_within_two
 from isomargin.measure.statistics.item_noise import ItemNoise, debiased_opis, notes_on_noise, opis_noise
 
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from isomargin.measure.statistics.intervals import Interval
 
 CONCERNS_SUMMARY = ("far", "frr", "grid", "target_far", "target_frr")  # and distances, which are compared separately
+FEWEST_PROBES = 2  # a class of a gallery with fewer known probes has no utility curve
 NEEDS_PAIRS = ("k", "map_at_r", "pairs", "negatives_per_positive", "seed", "exact", "device")
 
 
@@ -102,6 +106,9 @@ class Evaluation:
     """Settings and digest of the equalizer, as JSON values; None for plain similarities."""
     comparison: Comparison = "all_pairs"
     """What is compared: all pairs of items, probes with the templates of a gallery, or the pairs of a list."""
+    identification: Identification | None = None
+    """For a gallery, the best classes of each probe; then ``names`` are the enrolled classes, ``sizes`` their known
+    probes, and a pair is a probe and a template."""
 
     def __repr__(self) -> str:
         recall = "".join(f", recall@{k}={value:.4f}" for k, value in list(self.recall_at_k.items())[:1])
@@ -157,7 +164,13 @@ class Evaluation:
     def curves(self) -> Curves:
         """Sensitivity, specificity, precision and utility of each class on the grid of the calibration range."""
         positives, negatives = self.counts.positives.totals, self.counts.negatives.totals
-        return make_curves(self.summary, self.settings, positives, negatives, self.negative_pairs)
+        return make_curves(self.summary, self.settings, positives, negatives, self.negative_pairs, self.with_curve)
+
+    @property
+    def with_curve(self) -> NDArray[np.int64]:
+        """(curves,) the classes that have a utility curve: those with a positive pair, or with two known probes."""
+        fewest = 1 if self.identification is None else FEWEST_PROBES
+        return np.flatnonzero((self.counts.positives.totals > 0) & (self.sizes >= fewest))
 
     @cached_property
     def opis(self) -> float:
@@ -289,6 +302,46 @@ class Evaluation:
 
     def _frr(self, accepted: Floats) -> Floats:
         return 1 - share_or_nan(accepted, self.counts.positives.totals)
+
+    # ----- identification
+
+    def at_fpir(self, fpir: float, margin: float | None = None, rank: int = 1) -> IdentificationPoint:
+        """Return FNIR and misidentification at the largest threshold whose FPIR does not exceed a rate.
+
+        Only for galleries; see `identification` for the terms.
+
+        Args:
+            fpir: the false positive identification rate, above 0 and below 1.
+            margin: by how much the similarity of the first class must exceed that of the second, beside the
+                threshold; that of the evaluation unless given.
+            rank: R, if a known probe counts as identified where its own class is among the first R.
+        """
+        return self.gallery.at_fpir(fpir, margin, rank)
+
+    @property
+    def gallery(self) -> Identification:
+        """`identification`; an evaluation that is not of a gallery is refused."""
+        if self.identification is None:
+            raise InputError(
+                f"this evaluation compares {COMPARED[self.comparison]}: FPIR and FNIR need a gallery, see "
+                "evaluate_gallery or --gallery"
+            )
+        return self.identification
+
+    @cached_property
+    def fpir_target(self) -> IdentificationPoint | None:
+        """The rates of identification at ``target_fpir``; None without unknown probes, or with too few of them."""
+        return self._or_none(lambda gallery: gallery.at_fpir(self.settings.target_fpir))
+
+    @cached_property
+    def fpir_margin_target(self) -> IdentificationPoint | None:
+        """The rates of the margin rule alone at ``target_fpir``; None as for `fpir_target`."""
+        return self._or_none(lambda gallery: gallery.at_fpir_by_margin(self.settings.target_fpir))
+
+    def _or_none(self, find: Callable[[Identification], IdentificationPoint]) -> IdentificationPoint | None:
+        if self.identification is None or self.identification.unknown * self.settings.target_fpir < 1 - ROUNDING:
+            return None
+        return find(self.identification)
 
     # ----- retrieval
 

@@ -15,6 +15,7 @@ import numpy as np
 from isomargin.core.errors import InputError
 from isomargin.core.files import atomic_write, check_file, reading
 from isomargin.core.json_values import digest, nan_for_null, null_for_nan, pack_array, unpack_array
+from isomargin.measure.identification import Identification
 from isomargin.measure.pairs.axis import L2, AxisName, ScoreAxis
 from isomargin.measure.pairs.counts import PairCounts, RankCounts
 from isomargin.measure.pairs.distances import BinnedDistances, ClassDistances, ListedDistances
@@ -24,7 +25,7 @@ from isomargin.measure.statistics.item_noise import ItemNoise
 
 FORMAT = "isomargin evaluation"
 VERSION = 3
-NOT_SHAPED = ("notes", "equalizer", "comparison")  # parts whose shape does not depend on the others
+NOT_SHAPED = ("notes", "equalizer", "comparison", "identification")  # parts whose shape does not depend on the others
 ACCEPT = "at_most"  # a pair is accepted if its value on the score axis is at most the threshold
 
 
@@ -86,7 +87,7 @@ def as_json_values(parts: Mapping[str, Any], scores: dict[str, Any]) -> dict[str
         "settings": asdict(parts["settings"]),
         "method": parts["method"],
         "notes": list(parts["notes"]),
-        "names": {"dtype": "text" if names.dtype.kind == "U" else names.dtype.name, "values": names.tolist()},
+        "names": pack_names(names),
         "sizes": pack_array(parts["sizes"]),
         "ranks": {
             field.name: value if field.name == "k" or value is None else pack_array(value)
@@ -98,6 +99,7 @@ def as_json_values(parts: Mapping[str, Any], scores: dict[str, Any]) -> dict[str
         # An interpolated summary follows from the counts; an exact one does not.
         "summary": pack_summary(parts["summary"]) if exact else None,
         "item_noise": None if parts["item_noise"] is None else pack_fields(parts["item_noise"]),
+        "identification": None if parts["identification"] is None else pack_identification(parts["identification"]),
     }
 
 
@@ -106,14 +108,13 @@ def from_json_values(values: dict[str, Any]) -> dict[str, Any]:
     settings = Settings.from_values(**values["settings"])
     axis = unpack_axis(values["score_axis"])
     counts = PairCounts(unpack_distances(values["positives"], axis), unpack_distances(values["negatives"], axis))
-    kind = values["names"]["dtype"]
     ranks: dict[str, Any] = {
         name: unpack_array(value) if isinstance(value, dict) else value for name, value in values["ranks"].items()
     }
     noise = values["item_noise"]
     parts = {
         "settings": settings,
-        "names": np.array(values["names"]["values"], str if kind == "text" else kind),
+        "names": unpack_names(values["names"]),
         "sizes": unpack_array(values["sizes"]),
         "counts": counts,
         "ranks": RankCounts(**{**ranks, "k": tuple(ranks["k"])}),
@@ -123,6 +124,7 @@ def from_json_values(values: dict[str, Any]) -> dict[str, Any]:
         "notes": tuple(values["notes"]),
         "equalizer": values["equalizer"],
         "comparison": values["comparison"],
+        "identification": unpack_identification(values.get("identification"), axis),
     }
     if not fits_together(**{name: part for name, part in parts.items() if name not in NOT_SHAPED}):
         raise InputError("the parts of this evaluation do not fit together: the file is damaged")
@@ -170,6 +172,53 @@ def fits_classes(noise: ItemNoise, classes: int) -> bool:
 def pack_fields(noise: ItemNoise) -> dict[str, Any]:
     """Return the arrays of the noise as JSON values."""
     return {field.name: pack_array(getattr(noise, field.name)) for field in fields(ItemNoise)}
+
+
+def pack_names(names: Any) -> dict[str, Any]:
+    """Return labels as JSON values."""
+    return {"dtype": "text" if names.dtype.kind == "U" else names.dtype.name, "values": names.tolist()}
+
+
+def unpack_names(values: dict[str, Any]) -> Any:
+    """Return the labels that ``pack_names`` packed."""
+    kind = values["dtype"]
+    return np.array(values["values"], str if kind == "text" else kind)
+
+
+def pack_identification(found: Identification) -> dict[str, Any]:
+    """Return the best classes of each probe as JSON values."""
+    packed = {field.name: getattr(found, field.name) for field in fields(Identification)}
+    by_name = {"unknown_names": pack_names, "by_probe": pack_distances}
+    return {
+        name: by_name[name](value) if name in by_name else pack_array(value) if isinstance(value, np.ndarray) else value
+        for name, value in packed.items()
+    }
+
+
+def unpack_identification(values: dict[str, Any] | None, axis: ScoreAxis) -> Identification | None:
+    """Return the identification that ``pack_identification`` packed."""
+    if values is None:
+        return None
+    unpacked: dict[str, Any] = {
+        name: unpack_array(value) if isinstance(value, dict) and name not in ("unknown_names", "by_probe") else value
+        for name, value in values.items()
+    }
+    unpacked["unknown_names"] = unpack_names(values["unknown_names"])
+    unpacked["by_probe"] = unpack_distances(values["by_probe"], axis)
+    found = Identification(**unpacked)
+    probes = found.probe_class.shape
+    by_probe = [found.first_distance, found.first_class, found.second_distance, found.second_class]
+    rows = len(found.enrolled) + len(found.unknown_names)
+    if not (
+        all(array.shape == probes for array in by_probe)
+        and found.own_rank.shape == found.own_distance.shape
+        and found.levels.shape == found.template_share.shape
+        and isinstance(found.by_probe, BinnedDistances)
+        and len(found.by_probe.counts) == rows
+        and (probes == (0,) or int(found.probe_class.max()) < rows)
+    ):
+        raise InputError("the parts of this evaluation do not fit together: the file is damaged")
+    return found
 
 
 def pack_axis(axis: ScoreAxis) -> dict[str, Any]:

@@ -61,6 +61,8 @@ class Settings:
     """False accept rate of the single threshold whose effect on each class is reported."""
     target_frr: float = 5e-2
     """False reject rate for which each class's own threshold is found, to measure how much these thresholds differ."""
+    target_fpir: float = 5e-2
+    """False positive identification rate at which the scores of identification are reported, for a gallery."""
     k: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     """Values of k for recall@k."""
     map_at_r: bool = True
@@ -89,7 +91,7 @@ class Settings:
             raise InputError(f"epsilon is {self.epsilon}: a share of the classes is needed, above 0 and at most 1")
         if checks.above_zero(self.c, "c") > 1e100:
             raise InputError(f"c is {self.c}: a weight of at most 1e100 is needed")
-        for name in ("target_far", "target_frr"):
+        for name in ("target_far", "target_frr", "target_fpir"):
             checks.share(getattr(self, name), name)
         for name, kind in CHOICES.items():
             checks.one_of(getattr(self, name), name, get_args(kind))

@@ -85,9 +85,9 @@ def make_curves(
     positive_totals: NDArray[np.int64],  # (classes,)
     negative_totals: NDArray[np.int64],  # (classes,)
     pooled_negatives: int,
+    classes: NDArray[np.int64],  # (curves,) the classes that have a curve
 ) -> Curves:
     """Turn counts on the grid into rates and utility."""
-    classes = np.flatnonzero(positive_totals > 0)
     positives, negatives = summary.positives_within[classes], summary.negatives_within[classes]
     sensitivity = positives / positive_totals[classes, None]
     specificity = 1 - negatives / negative_totals[classes, None]

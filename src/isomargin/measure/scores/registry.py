@@ -10,21 +10,23 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from isomargin.core.checks import nearest
 from isomargin.core.errors import InputError
 from isomargin.core.text import percent
+from isomargin.measure.settings import Comparison
 
 if TYPE_CHECKING:
     from isomargin.measure.evaluation import Evaluation
+    from isomargin.measure.identification import IdentificationPoint
     from isomargin.measure.settings import Settings
 
 Unit = Literal["squared_utility", "utility", "rate", "ratio"]
 """``squared_utility``: OPIS and scores derived from it, compared in relative terms. ``rate``: a share, printed in
 percent and compared in percentage points. ``utility`` and ``ratio``: plain numbers."""
-Group = Literal["threshold consistency", "calibration range", "verification", "retrieval"]
-Events = Literal["classes", "pairs of classes", "classes that count"]
+Group = Literal["threshold consistency", "calibration range", "verification", "identification", "retrieval"]
+Events = Literal["classes", "pairs of classes", "classes that count", "unknown classes"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,8 @@ class Score:
     read: Callable[[Evaluation], float]
     """Returns the score of an evaluation; NaN if it is unknown."""
     title_with_settings: str = ""
-    """The title where the settings are known; may contain ``{epsilon}``, ``{target_far}`` and ``{target_frr}``."""
+    """The title where the settings are known; may contain ``{epsilon}``, ``{target_far}``,
+    ``{target_frr}`` and ``{target_fpir}``."""
     relative: bool = False
     """Whether differences are quoted as a percentage of the first model's value."""
     events: Events | None = None
@@ -57,6 +60,8 @@ class Score:
     """Whether this project defined the score, rather than the literature."""
     on_request: bool = False
     """Whether the score is only for comparison with published numbers: it is then left out of tables and `scalars`."""
+    comparisons: tuple[Comparison, ...] = get_args(Comparison)
+    """The comparisons that have this score; others leave it out of tables and `scalars`."""
 
     def title_for(self, settings: Settings) -> str:
         """Return the title with the values of the settings.
@@ -65,7 +70,7 @@ class Score:
         >>> SCORES["epsilon_opis"].title_for(Settings()), SCORES["frr"].title_for(Settings())
         ('10%-OPIS', 'FRR at FAR 1%')
         """
-        names = ("epsilon", "target_far", "target_frr")
+        names = ("epsilon", "target_far", "target_frr", "target_fpir")
         filled = {name: percent(getattr(settings, name), 6) for name in names}
         return (self.title_with_settings or self.title).format(**filled)
 
@@ -110,6 +115,13 @@ _WITHIN_TWO: dict[str, Any] = {
     "own": True,
 }
 _VERIFICATION: dict[str, Any] = {"group": "verification", "unit": "rate", "bounds": (0.0, 1.0)}
+_IDENTIFICATION: dict[str, Any] = {
+    "group": "identification",
+    "unit": "rate",
+    "lower_is_better": True,
+    "bounds": (0.0, 1.0),
+    "comparisons": ("gallery",),
+}
 _RETRIEVAL: dict[str, Any] = {
     "group": "retrieval",
     "unit": "rate",
@@ -257,12 +269,53 @@ _FIXED = (
         **{**_VERIFICATION, "unit": "utility"},
     ),
     Score(
+        "fpir",
+        "FPIR at the target threshold",
+        "False positive identification rate: the share of unknown probes for which the threshold for the target FPIR "
+        "accepts any class.",
+        read=lambda evaluation: at_target(evaluation.fpir_target, "fpir"),
+        title_with_settings="FPIR at the threshold for {target_fpir}",
+        events="unknown classes",
+        **_IDENTIFICATION,
+    ),
+    Score(
+        "fnir",
+        "FNIR at the target FPIR",
+        "False negative identification rate: the share of known probes whose own class the threshold for the target "
+        "FPIR does not accept, or does not come first.",
+        read=lambda evaluation: at_target(evaluation.fpir_target, "fnir"),
+        title_with_settings="FNIR at FPIR {target_fpir}",
+        events="classes",
+        **_IDENTIFICATION,
+    ),
+    Score(
+        "misidentified",
+        "misidentified at the target FPIR",
+        "Share of known probes for which another class comes first and is accepted, at the threshold for the target "
+        "FPIR.",
+        read=lambda evaluation: at_target(evaluation.fpir_target, "misidentified"),
+        title_with_settings="misidentified at FPIR {target_fpir}",
+        events="classes",
+        **_IDENTIFICATION,
+    ),
+    Score(
+        "margin_fnir",
+        "FNIR at the target FPIR by margin",
+        "FNIR of another rule: no threshold, but the first class is accepted if its similarity exceeds that of the "
+        "second by a margin, which is chosen for the target FPIR.",
+        read=lambda evaluation: at_target(evaluation.fpir_margin_target, "fnir"),
+        title_with_settings="FNIR at FPIR {target_fpir}, by margin alone",
+        events="classes",
+        own=True,
+        **_IDENTIFICATION,
+    ),
+    Score(
         "r_precision",
         "R-precision",
         "Share of items of the query's class among its R nearest neighbours, where R is the number of other items of "
         "that class, averaged over queries.",
         read=lambda evaluation: evaluation.r_precision,
-        **_RETRIEVAL,
+        **{**_RETRIEVAL, "comparisons": ("all_pairs",)},
     ),
     Score(
         "map_at_r",
@@ -270,12 +323,17 @@ _FIXED = (
         "Average precision among the R nearest neighbours, where R is the number of other items of the query's class, "
         "averaged over queries.",
         read=lambda evaluation: evaluation.map_at_r,
-        **_RETRIEVAL,
+        **{**_RETRIEVAL, "comparisons": ("all_pairs",)},
     ),
 )
 
 SCORES: dict[str, Score] = {score.name: score for score in _FIXED}
 """Every score by name, except recall@k, which exists for every k: `find_score` returns those too."""
+
+
+def at_target(point: IdentificationPoint | None, rate: str) -> float:
+    """Return a rate of identification; NaN if there are too few unknown probes."""
+    return math.nan if point is None else float(getattr(point, rate))
 
 
 def find_score(name: str) -> Score:
@@ -308,7 +366,11 @@ def scores_of(evaluation: Evaluation) -> dict[str, Score]:
     Scores on request, such as `printed_opis`, are not among them.
     """
     recall = {f"recall@{k}": find_score(f"recall@{k}") for k in evaluation.recall_at_k}
-    usual = {name: score for name, score in SCORES.items() if not score.on_request}
+    usual = {
+        name: score
+        for name, score in SCORES.items()
+        if not score.on_request and evaluation.comparison in score.comparisons
+    }
     fixed = {name: score for name, score in usual.items() if score.group != "retrieval"}
     ranks = {name: score for name, score in usual.items() if score.group == "retrieval"}
     return {**fixed, **recall, **ranks}

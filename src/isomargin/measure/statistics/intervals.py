@@ -15,7 +15,7 @@ from isomargin.core.errors import InputError
 from isomargin.core.text import percent
 from isomargin.measure.pairs.distances import Floats
 from isomargin.measure.scores.registry import find_score, scores_of
-from isomargin.measure.statistics.resampling import Resampler
+from isomargin.measure.statistics.gallery_resampling import GalleryResampler, make_resampler
 
 if TYPE_CHECKING:
     from isomargin.measure.evaluation import Evaluation
@@ -76,7 +76,7 @@ def intervals(
     """
     check_draws(draws, confidence)
     check_classes(evaluation)
-    resampler = Resampler(evaluation)
+    resampler = make_resampler(evaluation)
     values = score_values(evaluation)
     drawn = resampler.scores(resampler.draw(draws, seed))
     left_out = resampler.scores(resampler.leave_out())
@@ -102,7 +102,7 @@ def rate_intervals(
     """
     check_draws(draws, confidence)
     check_classes(evaluation)
-    resampler, point = Resampler(evaluation), evaluation.at(distance)
+    resampler, point = make_resampler(evaluation), evaluation.at(distance)
     drawn = resampler.rates_at(distance, resampler.draw(draws, seed))
     left_out = resampler.rates_at(distance, resampler.leave_out())
     far, frr = (
@@ -110,6 +110,25 @@ def rate_intervals(
         for i, (name, value) in enumerate((("far", point.far), ("frr", point.frr)))
     )
     return far, frr
+
+
+def identification_intervals(
+    evaluation: "Evaluation", distance: float, draws: int = 1000, confidence: float = 0.95, seed: int = 0
+) -> tuple[Interval, Interval]:
+    """Compute confidence intervals for FPIR and FNIR at one threshold of a gallery, by bootstrap over classes.
+
+    Enrolled classes (templates and known probes) and the classes of unknown probes are resampled separately.
+    """
+    check_draws(draws, confidence)
+    check_classes(evaluation)
+    resampler, point = GalleryResampler(evaluation), evaluation.gallery.at(distance)
+    drawn = resampler.identification_at(distance, resampler.draw(draws, seed))
+    left_out = resampler.identification_at(distance, resampler.leave_out())
+    fpir, fnir = (
+        interval(value, drawn[i], left_out[i], confidence, find_score(name).bounds, chances(evaluation, name))
+        for i, (name, value) in enumerate((("fpir", point.fpir), ("fnir", point.fnir)))
+    )
+    return fpir, fnir
 
 
 def check_draws(draws: int, confidence: float) -> None:
@@ -138,6 +157,8 @@ def chances(evaluation: "Evaluation", name: str) -> int | None:
     classes, events = int((evaluation.counts.positives.totals > 0).sum()), find_score(name).events
     if events == "classes that count":
         return int(getattr(evaluation, name).classes)
+    if events == "unknown classes":
+        return len(evaluation.gallery.unknown_names)
     return {None: None, "classes": classes, "pairs of classes": max(classes // 2, 1)}[events]
 
 

@@ -8,7 +8,7 @@ draws into confidence intervals.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +69,17 @@ def in_parts(weights: Weights) -> Iterator[Floats]:
         yield weights[first : first + step].astype(np.float64)
 
 
+class FalseAccepts(NamedTuple):
+    """Negative pairs within some distances."""
+
+    by_class: Floats
+    """(classes, m) counted for each class."""
+    by_probe: Floats | None = None
+    """(probe classes, m) the same comparisons counted for the class of the probe, in a gallery."""
+    template_factor: Floats | None = None
+    """(m,) in a gallery, by which deviations of templates are reduced."""
+
+
 @dataclass(frozen=True)
 class Resampler:
     """Computes the scores of an evaluation for resampled classes.
@@ -107,7 +118,12 @@ class Resampler:
     @cached_property
     def negatives(self) -> Floats:
         """(classes, fine) number of negative pairs within each distance."""
-        return self.evaluation.counts.negatives.within(self.distances)
+        return self.false_accepts.by_class
+
+    @cached_property
+    def false_accepts(self) -> "FalseAccepts":
+        """The negative pairs within each distance, as the pooled FAR of a draw needs them."""
+        return self.accepted_negatives(self.distances)
 
     @cached_property
     def rates(self) -> tuple[Floats, Floats]:
@@ -150,7 +166,7 @@ class Resampler:
     def consistency(self, weights: Floats) -> dict[str, Floats]:
         """(draws,) by name: OPIS and the scores related to it."""
         with_curve = self.evaluation.curves.classes
-        far, frr = self.pooled_far(self.negatives, weights), self.pooled_frr(self.positives, weights)
+        far, frr = self.pooled_far(self.false_accepts, weights), self.pooled_frr(self.positives, weights)
         grid = Grid(self.distances, *self.ranges(far, frr), self.evaluation.settings.grid)
         drawn = share(weights[:, with_curve], weights[:, with_curve].sum(axis=1, keepdims=True))  # (draws, curves)
         middle = self.utility.mean(axis=0)  # deviations from it are small, and so is their interpolation error
@@ -233,11 +249,13 @@ class Resampler:
         if evaluation.far_within_two.classes:
             distances, negatives = self.around_target
             places = Grid.at_points(distances, self.target_thresholds(weights))
-            near = self.share_near(settings.target_far, negatives, counts.negatives.totals, places, weights)
+            totals = counts.negatives.totals
+            near = self.share_near(settings.target_far, negatives.by_class, totals, places, weights)
             scores["far_within_two"] = with_negatives_resampled(near, evaluation.far_within_two.share)
         if evaluation.frr_within_two.classes:
             distances, rejected, frr = self.around_frr_target
-            pooled = share(weights @ rejected, (weights @ counts.positives.totals)[:, None])
+            drawn = self.of_classes(weights)
+            pooled = share(drawn @ rejected, (drawn @ counts.positives.totals)[:, None])
             places = Grid.at_points(distances, crossings(-pooled, -frr, distances))
             scores["frr_within_two"] = self.share_near(
                 settings.target_frr, rejected, counts.positives.totals, places, weights
@@ -276,15 +294,15 @@ class Resampler:
     # ----- verification
 
     @cached_property
-    def around_eer(self) -> tuple[Floats, Floats]:
-        """(classes, fine) number of negative and of positive pairs within distances around the equal error rate."""
+    def around_eer(self) -> "tuple[FalseAccepts, Floats]":
+        """Negative pairs, and (classes, fine) positive pairs, within distances around the equal error rate."""
         negatives, eer_distance = self.evaluation.counts.negatives, self.evaluation.eer_distance
         low, high = (
             negatives.pooled_distance_at(int(min(self.evaluation.eer * factor, 1.0) * negatives.pooled_total))
             for factor in (1 / MARGIN, MARGIN)
         )
         distances = np.linspace(min(low, eer_distance), max(high, eer_distance), FINE)
-        return negatives.within(distances), self.evaluation.counts.positives.within(distances)
+        return self.accepted_negatives(distances), self.evaluation.counts.positives.within(distances)
 
     def verification(self, weights: Floats) -> dict[str, Floats]:
         """(draws,) the equal error rate."""
@@ -300,7 +318,7 @@ class Resampler:
     def rates_at(self, distance: float, weights: Weights) -> tuple[Floats, Floats]:
         """(draws,) pooled FAR and (draws,) pooled FRR at one threshold."""
         threshold, counts = np.array([distance]), self.evaluation.counts
-        negatives, positives = counts.negatives.within(threshold), counts.positives.within(threshold)
+        negatives, positives = self.accepted_negatives(threshold), counts.positives.within(threshold)
         parts = [
             (self.pooled_far(negatives, part)[:, 0], self.pooled_frr(positives, part)[:, 0])
             for part in in_parts(weights)
@@ -318,15 +336,15 @@ class Resampler:
         return np.concatenate(parts)
 
     @cached_property
-    def around_target(self) -> tuple[Floats, Floats]:
-        """(fine,) distances around the threshold for the target FAR, and (classes, fine) negative pairs within each."""
+    def around_target(self) -> "tuple[Floats, FalseAccepts]":
+        """(fine,) distances around the threshold for the target FAR, and the negative pairs within each."""
         negatives, target = self.evaluation.counts.negatives, self.evaluation.target
         low, high = (
             negatives.pooled_distance_at(int(min(target.far * factor, 1.0) * negatives.pooled_total))
             for factor in (1 / MARGIN, MARGIN)
         )
         distances = np.linspace(min(low, target.distance), max(high, target.distance), FINE)
-        return distances, negatives.within(distances)
+        return distances, self.accepted_negatives(distances)
 
     def target_thresholds(self, weights: Floats) -> Floats:
         """(draws,) the threshold where each draw's pooled FAR equals the measured FAR at the target."""
@@ -334,17 +352,25 @@ class Resampler:
         far = np.maximum.accumulate(self.pooled_far(negatives, weights), axis=1)
         return crossings(far, self.evaluation.target.far, distances)
 
-    def pooled_far(self, within: Floats, weights: Floats) -> Floats:
-        """(draws, m) pooled FAR of each draw, from (classes, m) counts of accepted negative pairs."""
+    def accepted_negatives(self, distances: Floats) -> "FalseAccepts":
+        """Count the negative pairs within each of (m,) distances."""
+        return FalseAccepts(self.evaluation.counts.negatives.within(distances))
+
+    def pooled_far(self, accepted: "FalseAccepts", weights: Floats) -> Floats:
+        """(draws, m) pooled FAR of each draw."""
         totals = self.evaluation.counts.negatives.totals
-        whole = within.sum(axis=0) / totals.sum()
-        drawn = share(weights @ within, (weights @ totals)[:, None])
+        whole = accepted.by_class.sum(axis=0) / totals.sum()
+        drawn = share(weights @ accepted.by_class, (weights @ totals)[:, None])
         return np.asarray(np.clip(whole + 2 * (drawn - whole), 0.0, 1.0))
 
     def pooled_frr(self, within: Floats, weights: Floats) -> Floats:
         """(draws, m) pooled FRR of each draw, from (classes, m) counts of accepted positive pairs."""
-        totals = self.evaluation.counts.positives.totals
-        return 1 - share(weights @ within, (weights @ totals)[:, None])
+        totals, drawn = self.evaluation.counts.positives.totals, self.of_classes(weights)
+        return 1 - share(drawn @ within, (drawn @ totals)[:, None])
+
+    def of_classes(self, weights: Floats) -> Floats:
+        """(draws, classes) the weights of the evaluation's own classes; other kinds of evaluation resample more."""
+        return weights
 
     def pooled_utility(self, far: Floats, frr: Floats) -> Floats:
         """(draws, m) utility of the pooled rates."""
@@ -357,13 +383,13 @@ class Resampler:
 
     def retrieval(self, weights: Floats) -> dict[str, Floats]:
         """(draws,) by name: recall@k, R-precision and MAP@R; queries are resampled, the gallery is not."""
-        ranks = self.evaluation.ranks
-        queries = weights @ ranks.queries
+        ranks, drawn = self.evaluation.ranks, self.of_classes(weights)
+        queries = drawn @ ranks.queries
         sums = {f"recall@{k}": hits for k, hits in zip(ranks.k, ranks.hits.T, strict=True)}
         for name, values in (("r_precision", ranks.r_precision), ("map_at_r", ranks.average_precision)):
             if values is not None:
                 sums[name] = values
-        return {name: share(weights @ class_sums, queries) for name, class_sums in sums.items()}
+        return {name: share(drawn @ class_sums, queries) for name, class_sums in sums.items()}
 
 
 @dataclass(frozen=True)

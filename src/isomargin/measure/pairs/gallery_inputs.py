@@ -1,0 +1,299 @@
+"""Check a gallery and its probes, and turn them into unit vectors: templates by class, probes with known ones first.
+
+A gallery is what a system has enrolled. Its rows are what a probe is compared with: one template per class, or every
+enrolled item. Probes whose label is not in the gallery are unknown.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isomargin.core import checks
+from isomargin.core.errors import InputError
+from isomargin.core.labels import labels_of_rows
+from isomargin.measure.pairs.axis import L2, ScoreAxis
+from isomargin.measure.pairs.distances import Floats
+from isomargin.measure.pairs.inputs import CHUNK, as_matrix, note_on_lengths, unit_rows
+
+Template = Literal["mean", "max", "each"]
+TEMPLATES = {
+    "mean": "the mean of a class's enrolled unit vectors, scaled to length one",
+    "max": "the best of a class's enrolled items",
+    "each": "every enrolled item by itself",
+}
+"""What a probe is compared with, in words."""
+CANCELLED = 1e-6  # a mean of unit vectors that is shorter than this has no direction
+SHOWN = 3  # classes that an error names
+
+
+@dataclass(frozen=True)
+class GalleryData:
+    """Templates or enrolled items, and the probes that are compared with them."""
+
+    template: Template
+    """How a class's enrolled items are compared with a probe."""
+    names: NDArray[Any]
+    """(classes,) the enrolled labels, sorted."""
+    enrolled: NDArray[np.int64]
+    """(classes,) number of enrolled items."""
+    rows: NDArray[Any]
+    """(rows, d) unit vectors, by class: one template per class, or all enrolled items."""
+    row_class: NDArray[np.int64]
+    """(rows,) class of each row, ascending."""
+    probes: NDArray[Any]
+    """(n, d) unit vectors of the probes, by class; known probes come before unknown ones."""
+    probe_class: NDArray[np.int64]
+    """(n,) class of each probe, ascending: an enrolled class, or ``classes`` + its place in ``unknown_names``."""
+    unknown_names: NDArray[Any]
+    """(unknown classes,) the labels of unknown probes, sorted."""
+    own_row: NDArray[np.int64] | None
+    """(known,) the enrolled item that each probe is itself, if probes are the gallery (leave one out)."""
+    sums: Floats | None
+    """(classes, d) sums of the enrolled unit vectors, if means are taken without the probe (leave one out)."""
+    item_order: NDArray[np.int64]
+    """(enrolled items,) the place of each item, sorted by class, among the items as they were given."""
+    probe_order: NDArray[np.int64]
+    """(n,) the place of each probe among the probes (the items, if one is left out) as they were given."""
+    notes: tuple[str, ...]
+    """What the user should know about this input."""
+    row_shifts: Floats | None = None
+    """(rows,) what is added to the similarities of each row; None if nothing is."""
+    probe_shifts: Floats | None = None
+    """(n,) what is added to the similarities of each probe."""
+    axis: ScoreAxis = L2
+    """The axis on which comparisons are counted."""
+
+    @property
+    def classes(self) -> int:
+        """Number of enrolled classes."""
+        return len(self.names)
+
+    @cached_property
+    def known(self) -> int:
+        """Number of known probes."""
+        return int(np.searchsorted(self.probe_class, self.classes))
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """(classes,) first row of each class."""
+        return np.searchsorted(self.row_class, np.arange(self.classes)).astype(np.int64)
+
+    @cached_property
+    def ends(self) -> NDArray[np.int64]:
+        """(classes,) one past the last row of each class."""
+        return np.searchsorted(self.row_class, np.arange(self.classes), side="right").astype(np.int64)
+
+    @cached_property
+    def known_sizes(self) -> NDArray[np.int64]:
+        """(classes,) number of known probes of each class."""
+        return np.bincount(self.probe_class[: self.known], minlength=self.classes).astype(np.int64)
+
+    @property
+    def columns(self) -> int:
+        """Number of scores of one probe: one per class, or one per row if every item stands by itself."""
+        return len(self.rows) if self.template == "each" else self.classes
+
+    @property
+    def comparisons(self) -> int:
+        """Number of scores of all probes."""
+        return len(self.probes) * self.columns
+
+    @property
+    def negatives(self) -> int:
+        """Number of scores of probes against other classes."""
+        width = self.ends - self.starts if self.template == "each" else np.ones(self.classes, np.int64)
+        return self.comparisons - int((self.known_sizes * width).sum())
+
+    def similarity(self, probes: slice, rows: slice, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """(probes, rows) similarities, with the shifts."""
+        product = np.matmul(self.probes[probes], self.rows[rows].T, out=out)
+        if self.row_shifts is not None and self.probe_shifts is not None:
+            product += self.probe_shifts[probes, None].astype(product.dtype)
+            product += self.row_shifts[rows].astype(product.dtype)
+        return product
+
+    def with_shifts(self, probes: Floats, rows: Floats, axis: ScoreAxis) -> "GalleryData":
+        """Return the same with similarities shifted by probe and by row."""
+        return replace(self, probe_shifts=probes, row_shifts=rows, axis=axis)
+
+
+def own_scores(data: GalleryData) -> Iterator[tuple[slice, Floats]]:
+    """Yield, class by class, the known probes of a class and their similarities to it in float64.
+
+    They are (probes, m): similarities to the class's template, or to each of its items if every item stands by itself.
+    Where one is left out, a probe is not compared with itself: that similarity is NaN.
+    """
+    places = np.searchsorted(data.probe_class[: data.known], np.arange(data.classes + 1))
+    for i, (first, end) in enumerate(pairwise(places.tolist())):
+        probes = data.probes[first:end].astype(np.float64)
+        rows = slice(data.starts[i], data.ends[i])
+        if data.sums is not None and data.template == "mean":
+            others = data.sums[i] - probes
+            scores = (np.einsum("ij,ij->i", probes, others) / np.linalg.norm(others, axis=1))[:, None]
+        else:
+            scores = probes @ data.rows[rows].astype(np.float64).T
+        if data.row_shifts is not None and data.probe_shifts is not None:
+            scores += data.probe_shifts[first:end, None] + data.row_shifts[rows]
+        if data.own_row is not None and data.template != "mean":
+            scores[np.arange(end - first), data.own_row[first:end] - data.starts[i]] = np.nan
+        if data.template == "max" and end > first:
+            scores = np.nanmax(scores, axis=1, keepdims=True)
+        yield slice(first, end), scores
+
+
+def make_templates(gallery: Any, labels: Any) -> tuple[NDArray[np.float32], NDArray[Any]]:
+    """Return the mean template of each class and the classes: unit vectors (classes, d), and labels (classes,).
+
+    A template is the mean of the class's unit vectors, scaled to length one. An equalizer for a gallery is fitted on
+    these vectors.
+
+    >>> vectors, names = make_templates([[2.0, 0.0], [0.0, 1.0], [0.0, 3.0]], ["cat", "dog", "dog"])
+    >>> vectors.tolist(), names.tolist()
+    ([[1.0, 0.0], [0.0, 1.0]], ['cat', 'dog'])
+    """
+    array = as_matrix(gallery)
+    names, class_of = np.unique(labels_of_rows(labels, len(array)), return_inverse=True)
+    order = np.argsort(class_of, kind="stable")
+    vectors = unit_rows(array, order, np.float32)
+    templates, _ = means_by_class(vectors, class_of[order], names)
+    return templates.astype(np.float32), names
+
+
+def means_by_class(vectors: NDArray[Any], class_of: NDArray[np.int64], names: NDArray[Any]) -> tuple[Floats, Floats]:
+    """(classes, d) unit means of the vectors of each class, which are contiguous, and (classes, d) their sums."""
+    starts = np.searchsorted(class_of, np.arange(len(names)))
+    sums = np.empty((len(names), vectors.shape[1]))
+    step = max(1, CHUNK // max(1, int(np.bincount(class_of).max()) * vectors.shape[1]))
+    for first in range(0, len(names), step):
+        last = min(first + step, len(names))
+        stop = starts[last] if last < len(names) else len(vectors)
+        part = vectors[starts[first] : stop].astype(np.float64)
+        sums[first:last] = np.add.reduceat(part, starts[first:last] - starts[first], axis=0)
+    lengths = np.linalg.norm(sums, axis=1)
+    short = np.flatnonzero(lengths < CANCELLED)
+    if short.size:
+        raise InputError(
+            f"the enrolled items of {named(names[short])} cancel out, so their mean has no direction: "
+            'use template="max", or remove items'
+        )
+    return sums / lengths[:, None], sums
+
+
+def read_gallery(
+    gallery: Any,
+    gallery_labels: Any,
+    probes: Any,
+    probe_labels: Any,
+    template: Template,
+    leave_one_out: bool,
+    dtype: type = np.float32,
+) -> GalleryData:
+    """Check a gallery and its probes, and sort both by class."""
+    checks.one_of(template, "template", get_args(Template))
+    with told_apart("gallery"):
+        enrolled_array = as_matrix(gallery)
+        labels = labels_of_rows(gallery_labels, len(enrolled_array))
+        names, class_of_item = np.unique(labels, return_inverse=True)
+        order = np.argsort(class_of_item, kind="stable")
+        lengths = np.empty(len(enrolled_array))
+        items, item_class = unit_rows(enrolled_array, order, dtype, lengths), class_of_item[order]
+    if len(names) < 2:
+        raise InputError(f"the gallery has one class, {names.tolist()[0]!r}: at least two enrolled classes are needed")
+    enrolled = np.bincount(class_of_item).astype(np.int64)
+    notes = [f"gallery: {note}" for note in note_on_lengths(lengths)]
+    sums = None
+    rows, row_class = items, item_class
+    if template == "mean":
+        means, sums = means_by_class(items, item_class, names)
+        rows, row_class = means.astype(dtype), np.arange(len(names))
+    if leave_one_out:
+        kept = enrolled[item_class] > 1
+        if not kept.any():
+            raise InputError(
+                "every enrolled class has a single item, so none has a template without it: leave_one_out needs "
+                "classes of two items or more"
+            )
+        if singles := int((~kept).sum()):
+            notes.append(
+                f"{singles:,} of {len(names):,} classes have a single enrolled item and no template without it: "
+                "that item is no probe, and the class only serves as a negative for others"
+            )
+        return GalleryData(
+            template, names, enrolled, rows, row_class, items[kept], item_class[kept], names[:0],
+            np.flatnonzero(kept), sums, order, order[kept], tuple(notes),
+        )  # fmt: skip
+    without_probes = GalleryData(
+        template, names, enrolled, rows, row_class, items[:0], item_class[:0], names[:0],
+        None, None, order, order[:0], tuple(notes),
+    )  # fmt: skip
+    with told_apart("probes"):
+        return sort_probes(without_probes, as_matrix(probes), probe_labels, dtype)
+
+
+@contextmanager
+def told_apart(which: str) -> Iterator[None]:
+    """Say in errors whether the embeddings of the gallery or those of the probes cannot be used."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{which}: {error}") from error
+
+
+def sort_probes(data: GalleryData, probes: Any, probe_labels: Any, dtype: type) -> GalleryData:
+    """Add probes to a gallery: known ones by class, then unknown ones by class."""
+    if probes.shape[1] != data.rows.shape[1]:
+        raise InputError(
+            f"the gallery has {data.rows.shape[1]} dimensions and the probes have {probes.shape[1]}: "
+            "embeddings of the same model are needed"
+        )
+    labels = labels_of_rows(probe_labels, len(probes))
+    if (labels.dtype.kind == "U") != (data.names.dtype.kind == "U"):
+        kinds = ["text" if kind == "U" else "numbers" for kind in (data.names.dtype.kind, labels.dtype.kind)]
+        raise InputError(
+            f"the labels of the gallery are {kinds[0]} and those of the probes {kinds[1]}: use the same type for both"
+        )
+    place = np.clip(np.searchsorted(data.names, labels), 0, data.classes - 1)
+    known = data.names[place] == labels
+    if not known.any():
+        raise InputError(
+            f"no probe has the label of an enrolled class (probes: {named(np.unique(labels))}; gallery: "
+            f"{named(data.names)}): error rates of enrolled classes need known probes"
+        )
+    unknown_names, unknown_place = np.unique(labels[~known], return_inverse=True)
+    class_of = np.empty(len(labels), np.int64)
+    class_of[known], class_of[~known] = place[known], data.classes + unknown_place
+    order = np.argsort(class_of, kind="stable")
+    lengths = np.empty(len(probes))
+    vectors = unit_rows(probes, order, dtype, lengths)
+    notes = [f"probes: {note}" for note in note_on_lengths(lengths)]
+    without = int((np.bincount(place[known], minlength=data.classes) == 0).sum())
+    if without:
+        notes.append(
+            f"{without:,} of {data.classes:,} enrolled classes have no known probe: they only serve as negatives"
+        )
+    if known.all():
+        notes.append("no probe is unknown: FPIR, and the scores at a FPIR, are absent")
+    return replace(
+        data,
+        probes=vectors,
+        probe_class=class_of[order],
+        probe_order=order,
+        unknown_names=unknown_names,
+        notes=(*data.notes, *notes),
+    )
+
+
+def named(names: NDArray[Any]) -> str:
+    """Name the first few classes.
+
+    >>> named(np.array(["a", "b", "c", "d", "e"]))
+    "'a', 'b', 'c' and 2 more"
+    """
+    shown = ", ".join(repr(name) for name in names[:SHOWN].tolist())
+    return shown + (f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else "")
