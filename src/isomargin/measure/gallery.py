@@ -254,7 +254,7 @@ def assemble(
         ranks=ranks,
         summary=summarize(result.counts, settings),
         method="exact" if exactly else "binned",
-        item_noise=probe_noise(data, levels),
+        item_noise=probe_noise(data, scores.own_distance, levels),
         notes=data.notes,
         equalizer=record,
         comparison="gallery",

@@ -110,12 +110,12 @@ class GalleryData:
         width = self.ends - self.starts if self.template == "each" else np.ones(self.classes, np.int64)
         return self.comparisons - int((self.known_sizes * width).sum())
 
-    def similarity(self, probes: slice, rows: slice, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """(probes, rows) similarities, with the shifts."""
-        product = np.matmul(self.probes[probes], self.rows[rows].T, out=out)
+    def similarity(self, rows: slice, probes: slice, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """(rows, probes) similarities, with the shifts."""
+        product = np.matmul(self.rows[rows], self.probes[probes].T, out=out)
         if self.row_shifts is not None and self.probe_shifts is not None:
-            product += self.probe_shifts[probes, None].astype(product.dtype)
-            product += self.row_shifts[rows].astype(product.dtype)
+            product += self.row_shifts[rows, None].astype(product.dtype)
+            product += self.probe_shifts[probes].astype(product.dtype)
         return product
 
     def with_shifts(self, probes: Floats, rows: Floats, axis: ScoreAxis) -> "GalleryData":
@@ -124,27 +124,40 @@ class GalleryData:
 
 
 def own_scores(data: GalleryData) -> Iterator[tuple[slice, Floats]]:
-    """Yield, class by class, the known probes of a class and their similarities to it in float64.
+    """Yield known probes and their similarities to their own classes in float64.
 
-    They are (probes, m): similarities to the class's template, or to each of its items if every item stands by itself.
-    Where one is left out, a probe is not compared with itself: that similarity is NaN.
+    The similarities are (probes, m): to the class's template, or to each of its items if every item stands by itself;
+    then the probes are those of one class. Where one is left out, a probe is not compared with itself: that similarity
+    is NaN.
     """
+    if data.template == "mean":
+        step = max(1, CHUNK // data.rows.shape[1])
+        for first in range(0, data.known, step):
+            part = slice(first, min(first + step, data.known))
+            yield part, own_templates(data, part)[:, None]
+        return
     places = np.searchsorted(data.probe_class[: data.known], np.arange(data.classes + 1))
     for i, (first, end) in enumerate(pairwise(places.tolist())):
-        probes = data.probes[first:end].astype(np.float64)
         rows = slice(data.starts[i], data.ends[i])
-        if data.sums is not None and data.template == "mean":
-            others = data.sums[i] - probes
-            scores = (np.einsum("ij,ij->i", probes, others) / np.linalg.norm(others, axis=1))[:, None]
-        else:
-            scores = probes @ data.rows[rows].astype(np.float64).T
+        scores = data.probes[first:end].astype(np.float64) @ data.rows[rows].astype(np.float64).T
         if data.row_shifts is not None and data.probe_shifts is not None:
             scores += data.probe_shifts[first:end, None] + data.row_shifts[rows]
-        if data.own_row is not None and data.template != "mean":
+        if data.own_row is not None:
             scores[np.arange(end - first), data.own_row[first:end] - data.starts[i]] = np.nan
-        if data.template == "max" and end > first:
-            scores = np.nanmax(scores, axis=1, keepdims=True)
-        yield slice(first, end), scores
+        yield slice(first, end), np.nanmax(scores, axis=1, keepdims=True) if data.template == "max" else scores
+
+
+def own_templates(data: GalleryData, part: slice) -> Floats:
+    """(probes,) similarities of known probes to the mean templates of their classes, without themselves if asked."""
+    probes, its_class = data.probes[part].astype(np.float64), data.probe_class[part]
+    templates = data.rows[its_class].astype(np.float64)
+    if data.sums is not None:
+        templates = data.sums[its_class] - probes
+        templates /= np.linalg.norm(templates, axis=1, keepdims=True)
+    scores = np.asarray(np.einsum("ij,ij->i", probes, templates))
+    if data.row_shifts is not None and data.probe_shifts is not None:
+        scores += data.probe_shifts[part] + data.row_shifts[its_class]
+    return scores
 
 
 def make_templates(gallery: Any, labels: Any) -> tuple[NDArray[np.float32], NDArray[Any]]:

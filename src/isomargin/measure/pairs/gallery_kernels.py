@@ -1,4 +1,8 @@
-"""The compiled kernels of the pass over a gallery: counting one tile, and taking the best item of each class."""
+"""The compiled kernels of the pass over a gallery: counting one tile, and taking the best item of each class.
+
+A tile has rows of the gallery and columns of probes. A row belongs to one class, whose counters stay in the cache while
+the row is counted, and what is known about probes is read along the columns.
+"""
 
 from typing import NamedTuple
 
@@ -14,115 +18,114 @@ CHUNK = 64  # columns that are passed over together if none of them is among the
 class Best(NamedTuple):
     """The best similarities of each probe to classes other than its own."""
 
-    own: NDArray[np.float32]  # (n,) similarity to the own class, plus the float32 tolerance; infinite if unknown
-    nearer: NDArray[np.int64]  # (n,) columns of other classes that are nearer than the own class
+    own: NDArray[np.float32]  # (n,) similarity to the own class, plus the float32 tolerance; above all if unknown
+    nearer: NDArray[np.int32]  # (n,) rows (classes) of other classes that are nearer than the own class
     first: NDArray[np.float32]  # (n,)
     first_class: NDArray[np.int64]  # (n,)
     second: NDArray[np.float32]  # (n,)
     second_class: NDArray[np.int64]  # (n,)
 
 
+class Probes(NamedTuple):
+    """A block of probes, sorted by class, and the counters of their classes."""
+
+    start: NDArray[np.int64]  # (classes,) first probe of each enrolled class, among all probes
+    end: NDArray[np.int64]  # (classes,) one past the last
+    base: NDArray[np.uint64]  # (probes of the block,) where the counters of each probe's class start
+    counters: NDArray[np.uint32]  # (classes of the block * probe bins,)
+    shift: np.uint32  # a bin of the gallery, shifted right by this, is a bin of the probes
+
+
 @njit(nogil=True, cache=True)
 def count_row(
     index: NDArray[np.uint32],
-    column_base: NDArray[np.uint64],
+    base: np.uint64,
     counters: NDArray[np.uint32],
-    probe_counts: NDArray[np.uint32],
-    per_probe_bin: np.uint32,
+    columns: NDArray[np.uint64],
+    probes: Probes,
 ) -> None:
-    """Add a probe's comparisons to the counters of the columns' classes and of its own class."""
+    """Add a row's comparisons to the counters of its class and of the probes' classes."""
     for j in range(index.size):
         place = index[j]
-        counters[column_base[j] + np.uint64(place)] += np.uint32(1)
-        probe_counts[place // per_probe_bin] += np.uint32(1)
-
-
-@njit(nogil=True, fastmath={"nnan", "nsz", "contract", "arcp"}, cache=True)
-def count_nearer(similarity: NDArray[np.float32], own: float) -> int:
-    """Count the similarities above the own one."""
-    nearer = np.int32(0)
-    for j in range(similarity.size):
-        nearer += np.int32(similarity[j] > own)
-    return int(nearer)
+        counters[base + np.uint64(place)] += np.uint32(1)
+        probes.counters[columns[j] + np.uint64(place >> probes.shift)] += np.uint32(1)
 
 
 @njit(nogil=True, fastmath=FAST, cache=True)
-def any_above(similarity: NDArray[np.float32], floor: float) -> bool:
-    """Whether any similarity exceeds the floor."""
+def count_nearer(similarity: NDArray[np.float32], own: NDArray[np.float32], nearer: NDArray[np.int32]) -> None:
+    """Count the row for each probe to which it is nearer than the probe's own class."""
+    for j in range(similarity.size):
+        nearer[j] += np.int32(similarity[j] > own[j])
+
+
+@njit(nogil=True, fastmath=FAST, cache=True)
+def any_above(similarity: NDArray[np.float32], floor: NDArray[np.float32]) -> bool:
+    """Whether any similarity exceeds its floor."""
     above = np.int32(0)
     for j in range(similarity.size):
-        above += np.int32(similarity[j] > floor)
+        above += np.int32(similarity[j] > floor[j])
     return bool(above > 0)
 
 
 @njit(nogil=True, cache=True)
-def meet(row: int, value: float, its_class: int, best: Best) -> None:
-    """Keep a similarity if its class is among the best two."""
-    if value > best.first[row]:
-        if its_class != best.first_class[row]:
-            best.second[row] = best.first[row]
-            best.second_class[row] = best.first_class[row]
-            best.first_class[row] = its_class
-        best.first[row] = value
-    elif value > best.second[row] and its_class != best.first_class[row]:
-        best.second[row] = value
-        best.second_class[row] = its_class
+def meet(probe: int, value: float, its_class: int, best: Best) -> None:
+    """Keep a similarity if its class is among the probe's best two."""
+    if value > best.first[probe]:
+        if its_class != best.first_class[probe]:
+            best.second[probe] = best.first[probe]
+            best.second_class[probe] = best.first_class[probe]
+            best.first_class[probe] = its_class
+        best.first[probe] = value
+    elif value > best.second[probe] and its_class != best.first_class[probe]:
+        best.second[probe] = value
+        best.second_class[probe] = its_class
 
 
 @njit(nogil=True, cache=True)
 def count_tile(
-    similarity: NDArray[np.float32],  # (probes, columns) of the tile
+    similarity: NDArray[np.float32],  # (rows, probes) of the tile
+    row_class: NDArray[np.int64],  # (rows,)
     first_probe: int,
-    first_column: int,
-    probe_class: NDArray[np.int64],  # (n,)
-    column_class: NDArray[np.int64],  # (all columns,)
-    column_start: NDArray[np.int64],  # (classes,) first column of each class
-    column_end: NDArray[np.int64],  # (classes,) one past the last
-    bins: Bins,  # its base is that of the tile's columns
+    bins: Bins,  # its base is that of the tile's rows
+    probes: Probes,
     best: Best,
-    index: NDArray[np.uint32],  # (columns,) scratch
-    place: NDArray[np.int64],  # (probes,) place of each probe's class in probe_counts
-    probe_counts: NDArray[np.uint32],  # (classes of these probes, probe bins)
-    per_probe_bin: int,
+    index: NDArray[np.uint32],  # (probes,) scratch
 ) -> None:
     """Count a tile's comparisons with other classes, and keep the best two classes of each probe."""
     width = similarity.shape[1]
     for i in range(similarity.shape[0]):
-        row = first_probe + i
-        own_start, own_end = width, width
-        if probe_class[row] < column_start.size:
-            own_start = min(max(column_start[probe_class[row]] - first_column, 0), width)
-            own_end = min(max(column_end[probe_class[row]] - first_column, 0), width)
+        own_start = min(max(probes.start[row_class[i]] - first_probe, 0), width)
+        own_end = min(max(probes.end[row_class[i]] - first_probe, 0), width)
         for part in range(2):
             a = 0 if part == 0 else own_end
             b = own_start if part == 0 else width
             if a >= b:
                 continue
             values = similarity[i, a:b]
+            first, end = first_probe + a, first_probe + b
             bin_row(values, bins, index[: b - a])
-            count_row(index[: b - a], bins.base[a:b], bins.counters, probe_counts[place[i]], np.uint32(per_probe_bin))
-            best.nearer[row] += count_nearer(values, best.own[row])
+            count_row(index[: b - a], bins.base[i], bins.counters, probes.base[a:b], probes)
+            count_nearer(values, best.own[first:end], best.nearer[first:end])
             for chunk in range(0, b - a, CHUNK):
                 stop = min(chunk + CHUNK, b - a)
-                if any_above(values[chunk:stop], best.second[row]):
+                if any_above(values[chunk:stop], best.second[first + chunk : first + stop]):
                     for j in range(chunk, stop):
-                        meet(row, values[j], column_class[first_column + a + j], best)
+                        meet(first + j, values[j], row_class[i], best)
+
+
+@njit(nogil=True, fastmath=FAST, cache=True)
+def raise_to(best: NDArray[np.float32], similarity: NDArray[np.float32]) -> None:
+    """Raise each value to the other one, where that is larger."""
+    for j in range(best.size):
+        best[j] = max(best[j], similarity[j])
 
 
 @njit(nogil=True, cache=True)
 def best_of_class(
-    similarity: NDArray[np.float32],  # (probes, items) of the tile
-    place: NDArray[np.int64],  # (items,) column of each item's class, ascending
-    best: NDArray[np.float32],  # (probes, classes)
+    similarity: NDArray[np.float32],  # (items, probes) of the tile
+    place: NDArray[np.int64],  # (items,) row of each item's class in the result
+    best: NDArray[np.float32],  # (classes, probes)
 ) -> None:
     """Raise the best similarity of each probe to each class to that of the class's items."""
-    items = place.size
     for i in range(similarity.shape[0]):
-        j = 0
-        while j < items:
-            column = place[j]
-            value = best[i, column]
-            while j < items and place[j] == column:
-                value = max(value, similarity[i, j])
-                j += 1
-            best[i, column] = value
+        raise_to(best[place[i]], similarity[i])

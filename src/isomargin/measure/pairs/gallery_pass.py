@@ -19,7 +19,7 @@ from isomargin.measure.pairs.tiles import LISTED_POSITIVES
 
 LISTED = 1 << 23  # up to this many comparisons are listed
 CHUNK = 1 << 22  # similarities computed at a time
-PROBE_BINS = 1024  # bins of the scores of each probe class, which only intervals need
+PROBE_BINS = 512  # bins of the scores of each probe class, which only intervals need
 PROBE_CELLS = 1 << 25  # probe classes x bins
 LEAST_PROBE_BINS = 64
 OWN_BINS = 1 << 13  # bins for the scores of probes against their own classes, if there are too many to list
@@ -55,11 +55,16 @@ def probe_bins(data: GalleryData) -> int:
 
 def compare_own(data: GalleryData) -> tuple[ClassDistances, Floats]:
     """Return the distances of known probes to their own classes by class, and (known,) the nearest of each probe."""
-    width = data.ends - data.starts if data.template == "each" else np.ones(data.classes, np.int64)
+    nearest = np.empty(data.known)
+    if data.template != "each":
+        for probes, scores in own_scores(data):
+            nearest[probes] = data.axis.distances(scores[:, 0].copy(), QUANTUM)
+        order = np.lexsort((nearest, data.probe_class[: data.known]))
+        offsets = np.concatenate([[0], np.cumsum(data.known_sizes)])
+        return ListedDistances(nearest[order], offsets, 1, data.axis), nearest
     listed: list[Floats] = []
     binned: list[NDArray[np.int64]] = []
-    in_bins = int((data.known_sizes * width).sum()) > LISTED_POSITIVES
-    nearest = np.empty(data.known)
+    in_bins = int((data.known_sizes * (data.ends - data.starts)).sum()) > LISTED_POSITIVES
     span = data.axis.lowest, data.axis.highest
     for probes, scores in own_scores(data):
         counted = ~np.isnan(scores)
@@ -88,7 +93,7 @@ def compare_exactly(data: GalleryData) -> GalleryPass:
     step = max(1, CHUNK // len(data.rows))
     for first in range(0, len(data.probes), step):
         part = slice(first, first + step)
-        similarity = data.similarity(part, slice(None))
+        similarity = data.similarity(slice(None), part).T
         if data.template == "max":
             similarity = np.maximum.reduceat(similarity, data.starts, axis=1)
         distances[part] = data.axis.distances(similarity, QUANTUM)

@@ -90,16 +90,15 @@ class TilePass:
         own[: data.known] = similarity_of(own_distance) + TIE
         self.best = kernels.Best(
             own=own,
-            nearer=np.zeros(n, np.int64),
+            nearer=np.zeros(n, np.int32),
             first=np.full(n, -ABOVE_ALL, np.float32),
             first_class=np.full(n, -1, np.int64),
             second=np.full(n, -ABOVE_ALL, np.float32),
             second_class=np.full(n, -1, np.int64),
         )
-        each = data.template == "each"
-        self.column_class = data.row_class if each else np.arange(data.classes)
-        self.column_start = data.starts if each else np.arange(data.classes)
-        self.column_end = data.ends if each else np.arange(1, data.classes + 1)
+        self.probe_start = np.searchsorted(data.probe_class, np.arange(data.classes))
+        self.probe_end = np.searchsorted(data.probe_class, np.arange(data.classes), side="right")
+        self.shift = np.uint32((self.bins // self.probe_bins).bit_length() - 1)
 
     def find_span(self) -> tuple[float, float]:
         """Return bounds of all distances, within the axis."""
@@ -110,55 +109,48 @@ class TilePass:
         high = distance_of(-1 + float(data.row_shifts.min() + data.probe_shifts.min())) + BEYOND
         return max(data.axis.lowest, low), min(data.axis.highest, high)
 
-    def buffer(self, name: str, size: int, dtype: Any = np.float32) -> NDArray[Any]:
+    def buffer(self, name: str, size: int) -> NDArray[np.float32]:
         """Return this worker's scratch memory, with room for ``size`` values."""
         if getattr(self.scratch, name, np.empty(0)).size < size:
-            setattr(self.scratch, name, np.empty(size, dtype))
-        found: NDArray[Any] = getattr(self.scratch, name)[:size]
+            setattr(self.scratch, name, np.empty(size, np.float32))
+        found: NDArray[np.float32] = getattr(self.scratch, name)[:size]
         return found
 
     def run_block(self, number: int) -> None:
         """Compare one block of probes with the whole gallery."""
         first, end = self.probe_blocks[number]
         classes, place = np.unique(self.data.probe_class[first:end], return_inverse=True)
-        counts = np.zeros((len(classes), self.probe_bins), np.uint32)
+        counts = np.zeros(len(classes) * self.probe_bins, np.uint32)
+        base = (place * self.probe_bins).astype(np.uint64)
+        probes = kernels.Probes(self.probe_start, self.probe_end, base, counts, self.shift)
+        index = np.empty(end - first, np.uint32)
         for turn in range(len(self.blocks)):
             which = (turn + number) % len(self.blocks)  # workers begin at different blocks, so that they rarely wait
-            block = self.blocks[which]
-            for columns, values in self.tiles((first, end), block):
-                bins = Bins(self.counters, self.column_base(columns), *self.place)
-                index = self.buffer("index", values.shape[1], np.uint32)
+            for row_class, values in self.tiles(self.blocks[which], (first, end)):
+                bins = Bins(self.counters, (row_class * self.bins).astype(np.uint64), *self.place)
                 with self.locks[which]:
-                    kernels.count_tile(
-                        values, first, columns.start, self.data.probe_class, self.column_class, self.column_start,
-                        self.column_end, bins, self.best, index, place, counts, self.bins // self.probe_bins,
-                    )  # fmt: skip
+                    kernels.count_tile(values, row_class, first, bins, probes, self.best, index)
         with self.probe_lock:
-            self.probe_counters[classes] += counts
+            self.probe_counters[classes] += counts.reshape(len(classes), -1)
 
-    def column_base(self, columns: slice) -> NDArray[np.uint64]:
-        """(columns,) where the counters of each column's class start."""
-        return np.asarray(self.column_class[columns] * self.bins, np.uint64)
-
-    def tiles(self, probes: tuple[int, int], block: Block) -> Iterator[tuple[slice, NDArray[np.float32]]]:
-        """Yield the columns of a block and the probes' similarities to them, in pieces that fit into the cache."""
+    def tiles(self, block: Block, probes: tuple[int, int]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        """Yield the classes of a block's rows and their similarities to the probes, in pieces."""
         number = probes[1] - probes[0]
         reduced = None
         for first in range(block.first_row, block.end_row, TILE_ROWS):
             rows = slice(first, min(first + TILE_ROWS, block.end_row))
-            out = self.buffer("product", number * (rows.stop - first)).reshape(number, -1)
-            product = self.data.similarity(slice(*probes), rows, out)
+            out = self.buffer("product", number * (rows.stop - first)).reshape(-1, number)
+            product = self.data.similarity(rows, slice(*probes), out)
             if self.data.template != "max":
-                columns = rows if self.data.template == "each" else slice(rows.start, rows.stop)
-                yield columns, product
+                yield self.data.row_class[rows], product
                 continue
             if reduced is None:
                 classes = block.end_class - block.first_class
-                reduced = self.buffer("reduced", number * classes).reshape(number, classes)
+                reduced = self.buffer("reduced", number * classes).reshape(classes, number)
                 reduced[:] = -ABOVE_ALL
             kernels.best_of_class(product, self.data.row_class[rows] - block.first_class, reduced)
         if reduced is not None:
-            yield slice(block.first_class, block.end_class), reduced
+            yield np.arange(block.first_class, block.end_class), reduced
 
     def binned(self, counts: NDArray[Any]) -> BinnedDistances:
         """Return counts as distances."""
@@ -174,7 +166,7 @@ class TilePass:
 
         return ProbeScores(
             own_distance,
-            best.nearer[: self.data.known] + 1,
+            best.nearer[: self.data.known].astype(np.int64) + 1,
             as_distances(best.first),
             best.first_class,
             as_distances(best.second),

@@ -12,25 +12,40 @@ from isomargin.measure.statistics.item_noise import FEWEST, ItemNoise
 SAMPLED = 1024  # probes, and rows of the gallery, whose comparisons are looked at by pairs of classes
 
 
-def probe_noise(data: GalleryData, distances: Floats) -> ItemNoise | None:
+def probe_noise(data: GalleryData, own_distance: Floats, levels: Floats) -> ItemNoise | None:
     """Estimate the variance of each class's sensitivity over other probes of the class, the templates as they are.
 
     That of its FAR is the noise of independent comparisons, which is added where it is used. None if fewer than two
     classes have at least four known probes.
+
+    Args:
+        data: the gallery and its probes.
+        own_distance: (known,) distance of each known probe to its own class.
+        levels: (levels,) distances at which to estimate it.
     """
-    classes = np.flatnonzero(data.known_sizes >= FEWEST)
-    if len(classes) < 2:
+    large = np.flatnonzero(data.known_sizes >= FEWEST)
+    if len(large) < 2:
         return None
-    variance, large = [], data.known_sizes >= FEWEST
-    for i, (_, scores) in enumerate(own_scores(data)):
-        if not large[i]:
-            continue
-        counted = ~np.isnan(scores)
-        found = data.axis.distances(np.where(counted, scores, -np.inf), QUANTUM)
-        accepted = [(found <= distance).sum(axis=1) / counted.sum(axis=1) for distance in distances]
-        variance.append(np.var(accepted, axis=1, ddof=1) / len(scores))
-    nothing = np.zeros((len(classes), len(distances)), np.float32)
-    return ItemNoise(classes, distances, np.array(variance, np.float32), nothing, nothing)
+    if data.template == "each":
+        parts = [scores for _, scores in own_scores(data)]
+        variance = np.array([item_variance(parts[i], data, levels) for i in large])
+    else:
+        known_class, sizes = data.probe_class[: data.known], data.known_sizes[large, None]
+        accepted = np.stack(
+            [np.bincount(known_class[own_distance <= level], minlength=data.classes) for level in levels], axis=1
+        )
+        rate = accepted[large] / sizes
+        variance = rate * (1 - rate) / (sizes - 1)
+    nothing = np.zeros(variance.shape, np.float32)
+    return ItemNoise(large, levels, variance.astype(np.float32), nothing, nothing)
+
+
+def item_variance(scores: Floats, data: GalleryData, levels: Floats) -> Floats:
+    """(levels,) variance of a class's sensitivity from the (probes, items) similarities of its probes to its items."""
+    counted = ~np.isnan(scores)
+    found = data.axis.distances(np.where(counted, scores, -np.inf), QUANTUM)
+    accepted = [(found <= level).sum(axis=1) / counted.sum(axis=1) for level in levels]
+    return np.asarray(np.var(accepted, axis=1, ddof=1) / len(scores))
 
 
 def template_share(data: GalleryData, negatives: ClassDistances, levels: Floats) -> Floats:
