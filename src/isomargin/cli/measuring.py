@@ -1,5 +1,6 @@
 """The command ``evaluate``, which measures embeddings."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -7,6 +8,17 @@ from typing import Annotated
 import typer
 
 from isomargin.cli.common import check_writable, show, writing
+from isomargin.cli.galleries import (
+    GalleryFile,
+    GalleryLabels,
+    GalleryOptions,
+    LeaveOneOut,
+    Margin,
+    Sides,
+    TargetFpir,
+    TemplateOption,
+    evaluate_with_gallery,
+)
 from isomargin.cli.opening import (
     EmbeddingsKey,
     EqualizerFile,
@@ -35,6 +47,13 @@ def evaluate(
     labels_key: LabelsKey = "labels",
     equalizer: EqualizerFile = None,
     new_classes: NewClasses = False,
+    gallery: GalleryFile = None,
+    gallery_labels: GalleryLabels = None,
+    template: TemplateOption = "mean",
+    leave_one_out: LeaveOneOut = False,
+    sides: Sides = "both",
+    margin: Margin = 0.0,
+    target_fpir: TargetFpir = 5e-2,
     far: Annotated[
         tuple[float, float],
         typer.Option(
@@ -150,34 +169,49 @@ def evaluate(
     check_writable(per_class, ".csv")
     check_writable(report, ".html")
     check_worst_by(worst_by)
+    gallery_options = GalleryOptions(gallery, gallery_labels, template, leave_one_out, sides, margin)
+    gallery_options.check({
+        "new_classes": new_classes,
+        "exact": exact,
+        "device": device is not None,
+        "pairs": pairs != "all",
+        "resample": resample != "classes",
+    })  # fmt: skip
     (options,) = read_options([file], labels, embeddings_key, labels_key, equalizer, new_classes)
     embeddings = open_embeddings(file, options)
-    shifts = shifts_of(file, embeddings, options)
-    evaluation = without_warnings(
-        run,
-        embeddings.vectors,
-        embeddings.labels,
-        far=far,
-        frr=frr,
-        distances=distances,
-        grid=grid,
-        epsilon=epsilon,
-        c=c,
-        utility=utility,
-        mean_curve=mean_curve,
-        epsilon_form=epsilon_form,
-        target_far=target_far,
-        target_frr=target_frr,
-        k=whole_numbers(k),
-        map_at_r=map_at_r,
-        pairs=pairs,
-        negatives_per_positive=negatives_per_positive,
-        seed=seed,
-        exact=exact,
-        device=device,
-        threads=threads,
-        **equalizing(options, shifts),
-    )
+    settings = {
+        "far": far,
+        "frr": frr,
+        "distances": distances,
+        "grid": grid,
+        "epsilon": epsilon,
+        "c": c,
+        "utility": utility,
+        "mean_curve": mean_curve,
+        "epsilon_form": epsilon_form,
+        "target_far": target_far,
+        "target_frr": target_frr,
+        "k": whole_numbers(k),
+        "threads": threads,
+    }
+    shifts = None
+    if gallery_options.wanted:
+        evaluation = evaluate_with_gallery(embeddings, options, gallery_options, target_fpir=target_fpir, **settings)
+    else:
+        shifts = shifts_of(file, embeddings, options)
+        evaluation = without_warnings(
+            run,
+            embeddings.vectors,
+            embeddings.labels,
+            map_at_r=map_at_r,
+            pairs=pairs,
+            negatives_per_positive=negatives_per_positive,
+            seed=seed,
+            exact=exact,
+            device=device,
+            **settings,
+            **equalizing(options, shifts),
+        )
     bounds = None
     if intervals:
         items = (embeddings.vectors, embeddings.labels) if resample == "items" else None
@@ -199,7 +233,8 @@ def evaluate(
             report_on({file.stem: source}, report)
         tell_report(report)
     varied = "other classes of the same kind" if resample == "classes" else "other items of the same classes"
-    show(evaluation, worst, worst_by, as_json, bounds, varied, options.words(file))
+    where = " ".join([options.words(file), shlex.join(gallery_options.words())]).strip()
+    show(evaluation, worst, worst_by, as_json, bounds, varied, where)
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from isomargin.thresholds.transfer import Transfer
     from isomargin.training.adapt_result import AdaptResult
 
+TEMPLATE_WORDS = {"mean": "mean of a class's items", "max": "best of a class's items", "each": "every item by itself"}
 UNLIMITED = 10_000  # columns if the output is a pipe or a file, which have no width
 
 
@@ -74,12 +75,7 @@ def scores_table(evaluation: "Evaluation", intervals: "Mapping[str, Interval]", 
     """Return a table of the scores by group, with confidence intervals if there are any."""
     settings = evaluation.settings
     groups: dict[str, list[tuple[str, str]]] = {
-        "data": [
-            ("items, classes", f"{evaluation.items:,} in {evaluation.class_count:,}"),
-            ("positive pairs", f"{evaluation.positive_pairs:,}"),
-            ("negative pairs", f"{evaluation.negative_pairs:,}" + sampled(evaluation)),
-            *([] if evaluation.equalizer is None else [("similarities", equalized_by(evaluation.equalizer))]),
-        ],
+        "data": data_rows(evaluation),
         "threshold consistency": [],
         "calibration range": [("distance", "{:.4f} to {:.4f}".format(*evaluation.calibration_range))],
         "verification": [
@@ -88,11 +84,12 @@ def scores_table(evaluation: "Evaluation", intervals: "Mapping[str, Interval]", 
                 as_threshold(evaluation.target.distance, evaluation.equalizer is not None),
             )
         ],
+        "identification": identification_rows(evaluation),
         "retrieval": [],
     }
     for name, score in scores_of(evaluation).items():
         value = score.read(evaluation)
-        if np.isnan(value) and score.group == "retrieval":
+        if np.isnan(value) and score.group in ("retrieval", "identification"):
             continue
         found = intervals.get(name)
         bounds = f"  ({score.text(found.low)} to {score.text(found.high)})" if found else ""
@@ -104,6 +101,8 @@ def scores_table(evaluation: "Evaluation", intervals: "Mapping[str, Interval]", 
     table.add_column()
     table.add_column(justify="right")
     for title, rows in groups.items():
+        if not rows:
+            continue
         better = " (lower is better, except for shares of classes)" if title == "threshold consistency" else ""
         table.add_row(Text(title + better, style="bold"))
         for name, text in rows:
@@ -113,6 +112,45 @@ def scores_table(evaluation: "Evaluation", intervals: "Mapping[str, Interval]", 
     confidence = next(iter(intervals.values())).confidence
     below = f"in brackets: {confidence:.0%} confidence intervals for {resampled}"
     return Group(table, paragraph(below))
+
+
+def data_rows(evaluation: "Evaluation") -> list[tuple[str, str]]:
+    """Return the rows about what was compared."""
+    equalized = [] if evaluation.equalizer is None else [("similarities", equalized_by(evaluation.equalizer))]
+    gallery = evaluation.identification
+    if gallery is None:
+        return [
+            ("items, classes", f"{evaluation.items:,} in {evaluation.class_count:,}"),
+            ("positive pairs", f"{evaluation.positive_pairs:,}"),
+            ("negative pairs", f"{evaluation.negative_pairs:,}" + sampled(evaluation)),
+            *equalized,
+        ]
+    enrolled = f"{int(gallery.enrolled.sum()):,} items in {evaluation.class_count:,} classes"
+    labels = len(np.unique(gallery.unknown_names))
+    unknown = f"{gallery.unknown:,}" + (f" in {labels:,} classes" if labels > 1 else ", all with one label")
+    left_out = ", without the probe" if gallery.leave_one_out else ""
+    return [
+        ("enrolled", enrolled),
+        ("template", TEMPLATE_WORDS[gallery.template] + left_out),
+        ("known probes", f"{gallery.known:,} in {int((evaluation.sizes > 0).sum()):,} classes"),
+        ("unknown probes", unknown if gallery.unknown else "none"),
+        ("comparisons with the own class", f"{evaluation.positive_pairs:,}"),
+        ("comparisons with other classes", f"{evaluation.negative_pairs:,}"),
+        *equalized,
+    ]
+
+
+def identification_rows(evaluation: "Evaluation") -> list[tuple[str, str]]:
+    """Return the rows about the threshold for the target FPIR; none if the evaluation is not of a gallery."""
+    point, by_margin = evaluation.fpir_target, evaluation.fpir_margin_target
+    if point is None or by_margin is None:
+        return []
+    target = percent(evaluation.settings.target_fpir, 6)
+    also = f", margin {point.margin:g}" if point.margin else ""
+    return [
+        (f"threshold for FPIR {target}", as_threshold(point.distance, evaluation.equalizer is not None) + also),
+        (f"margin alone for FPIR {target}", f"similarity {by_margin.margin:.4f} above the second class"),
+    ]
 
 
 def widths(name: str, evaluation: "Evaluation") -> str:
@@ -126,9 +164,12 @@ def widths(name: str, evaluation: "Evaluation") -> str:
 
 def equalized_by(equalizer: Mapping[str, Any]) -> str:
     """Describe an equalizer in a few words."""
+    if "neighbours" not in equalizer:
+        return "shifted by class thresholds"
     first, last = equalizer["skip"] + 1, equalizer["skip"] + equalizer["neighbours"]
     new = ", classes as new" if equalizer.get("own_class") == "left_out" and equalizer["method"] == "local" else ""
-    return f"equalized by neighbours {first} to {last}{new}"
+    side = ", templates alone" if equalizer.get("sides") == "template" else ""
+    return f"equalized by neighbours {first} to {last}{new}{side}"
 
 
 def chance_rows(score: "Score", evaluation: "Evaluation") -> list[tuple[str, str]]:
@@ -162,24 +203,32 @@ def classes_table(evaluation: "Evaluation", number: int, by: str) -> RenderableT
     far = f"FAR {percent(evaluation.settings.target_far, 6)}"
     table = Table(box=None, pad_edge=False)
     table.add_column("class")  # on a narrow terminal, this column is cut instead of the numbers
-    for header in ("items", "FAR", "FRR", "own threshold", "mean utility", "of OPIS", "EER"):
+    gallery = evaluation.identification
+    items = ("items",) if gallery is None else ("enrolled", "probes")
+    added = () if gallery is None or not gallery.unknown else ("of false positives",)
+    for header in (*items, "FAR", "FRR", "own threshold", "mean utility", "of OPIS", "EER", *added):
         table.add_column(header, justify="right", no_wrap=True)
     share_of = evaluation.opis if evaluation.opis > 0 else 1.0
     for row in classes.to_dict("records"):
         share = row["opis_contribution"] / share_of
         threshold, mean_utility = f"{row['far_threshold']:.4f}", f"{row['mean_utility']:.3f}"
         rates = (f"{row['far']:.3%}", f"{row['frr']:.1%}")
-        cells = (f"{row['items']:,}", *rates, threshold, mean_utility, f"{share:.1%}", f"{row['eer']:.1%}")
+        sizes = [f"{row[column]:,}" for column in (("items",) if gallery is None else ("enrolled", "probes"))]
+        caused = [f"{row['false_positive_share']:.1%}" for _ in added]
+        cells = (*sizes, *rates, threshold, mean_utility, f"{share:.1%}", f"{row['eer']:.1%}", *caused)
         name = Text(shortened(str(row["class"])), no_wrap=True, overflow="ellipsis")
         table.add_row(name, *map(Text, cells))
     target = evaluation.target
     rates = (f"{target.far:.3%}", f"{target.frr:.1%}")
-    pooled = (f"{evaluation.items:,}", *rates, f"{target.distance:.4f}", f"{evaluation.mean_utility:.3f}")
+    sizes = [f"{evaluation.items:,}"] if gallery is None else [f"{gallery.enrolled.sum():,}", f"{gallery.known:,}"]
+    pooled = (*sizes, *rates, f"{target.distance:.4f}", f"{evaluation.mean_utility:.3f}")
     table.add_row("all classes", *pooled, "", f"{evaluation.eer:.1%}", style="dim")
     words = by.upper() if by in ("far", "frr", "eer") else by.replace("_", " ")
     worst = "the worst class" if len(classes) == 1 else f"the {len(classes)} worst classes"
     title = f"{worst} by {words}, at the one threshold for {far}"
     below = f"own threshold: where the class itself has {far}. of OPIS: the class's share of OPIS"
+    if added:
+        below += ". of false positives: of the accepted unknown probes, those for which the class comes first"
     return Group(Text(title, style="bold"), table, paragraph(below))
 
 

@@ -21,12 +21,15 @@ def class_table(evaluation: "Evaluation") -> "pandas.DataFrame":
     Values that need a positive pair are NaN for classes without one. The columns are:
 
     - ``class``: the label.
-    - ``items``, ``positive_pairs``, ``negative_pairs``: how many the class has.
+    - ``items``, ``positive_pairs``, ``negative_pairs``: how many the class has. For a gallery, ``enrolled`` and
+      ``probes`` in place of ``items``; a pair is a probe and a template.
     - ``far``, ``frr``: error rates of the class at the pooled threshold for the target FAR.
     - ``far_threshold``, ``frr_threshold``: the distances at which the class itself would have the target FAR and FRR.
     - ``mean_utility``: utility averaged over the calibration range.
     - ``opis_contribution``: the part of OPIS that comes from the class; the parts add up to OPIS.
     - ``eer``, ``auc``: equal error rate and area under the ROC curve of the class's pairs.
+    - ``false_positive_share``, for a gallery: of the unknown probes that the pooled threshold for the target FAR
+      accepts, those for which the class comes first.
     - ``recall@k`` for each k, ``r_precision``, ``map_at_r``: retrieval with the items of the class as queries.
     """
     import pandas
@@ -38,10 +41,15 @@ def class_table(evaluation: "Evaluation") -> "pandas.DataFrame":
         by_class[curves.classes] = values
         return by_class
 
+    gallery = evaluation.identification
+    if gallery is None:
+        sizes: dict[str, Any] = {"items": evaluation.sizes}
+    else:
+        sizes = {"enrolled": gallery.enrolled, "probes": evaluation.sizes}
     queries = np.where(ranks.queries > 0, ranks.queries, np.nan)
     columns: dict[str, Any] = {
         "class": evaluation.names,
-        "items": evaluation.sizes,
+        **sizes,
         "positive_pairs": evaluation.counts.positives.totals,
         "negative_pairs": evaluation.counts.negatives.totals,
         "far": evaluation.target.class_far,
@@ -53,6 +61,8 @@ def class_table(evaluation: "Evaluation") -> "pandas.DataFrame":
         "eer": summary.class_eer,
         "auc": summary.class_auc,
     }
+    if gallery is not None:
+        columns["false_positive_share"] = gallery.at(summary.target_distance).false_positive_share
     for k, hits in zip(ranks.k, ranks.hits.T, strict=True):
         columns[f"recall@{k}"] = hits / queries
     if ranks.r_precision is not None and ranks.average_precision is not None:

@@ -55,7 +55,8 @@ def diagnose(evaluation: "Evaluation") -> tuple[Finding, ...]:
     """Say what stands in the way of one threshold for all classes and what to do about it, most important first.
 
     The rules and their limits are explained in docs/diagnosis.md. If none of them applies, the only finding is that one
-    threshold suits the classes; there is no finding at all if OPIS is too high to say so.
+    threshold suits the classes; there is no finding at all if OPIS is too high to say so. Galleries have one rule,
+    about the FARs of enrolled classes.
 
     >>> import isomargin as im
     >>> generator = np.random.default_rng(0)
@@ -65,6 +66,9 @@ def diagnose(evaluation: "Evaluation") -> tuple[Finding, ...]:
     ...     print(finding.sentence)
     One threshold suits these classes about equally well.
     """
+    if evaluation.comparison == "gallery":
+        found = uneven_templates(evaluation)
+        return () if found is None else (found,)
     findings = tuple(finding for rule in RULES if (finding := rule(evaluation)) is not None)
     if not findings and (evaluation.opis < GOOD_OPIS or evaluation.debiased_opis < GOOD_OPIS):
         return (Finding("one_threshold", "One threshold suits these classes about equally well.", ""),)
@@ -126,6 +130,19 @@ def uneven_rates(evaluation: "Evaluation") -> Finding | None:
             "frr_spread", sentence, align if evaluation.equalizer else f"{align} or, with less effect, {equalize}"
         )
     return None
+
+
+def uneven_templates(evaluation: "Evaluation") -> Finding | None:
+    """Return whether the FARs of enrolled classes differ by more than the noise of the probes."""
+    far_spread, _ = rate_spreads(evaluation)
+    if far_spread <= FAR_SPREAD:
+        return None
+    far = percent(evaluation.settings.target_far)
+    sentence = f"Class FAR goes from {value_range(evaluation.target.class_far)} at the one threshold for FAR {far}."
+    if evaluation.equalizer is not None:
+        return Finding("far_spread", sentence, "")
+    remedy = "try class thresholds for the enrolled classes, or an equalizer of the templates: docs/deployed.md"
+    return Finding("far_spread", sentence, remedy)
 
 
 def after_equalizing(evaluation: "Evaluation") -> str:

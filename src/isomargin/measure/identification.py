@@ -74,7 +74,8 @@ class Identification:
     enrolled: NDArray[np.int64]
     """(classes,) number of enrolled items."""
     unknown_names: NDArray[Any]
-    """(unknown classes,) the labels of unknown probes, sorted."""
+    """(unknown classes,) the labels of unknown probes, sorted. If all have one label, such as "unknown", each of them
+    is taken to be of a class of its own, and the label is repeated."""
     probe_class: NDArray[np.int64]
     """(n,) class of each probe, ascending: an enrolled class, or ``classes`` + its place in ``unknown_names``."""
     own_distance: Floats

@@ -51,7 +51,8 @@ class GalleryData:
     probe_class: NDArray[np.int64]
     """(n,) class of each probe, ascending: an enrolled class, or ``classes`` + its place in ``unknown_names``."""
     unknown_names: NDArray[Any]
-    """(unknown classes,) the labels of unknown probes, sorted."""
+    """(unknown classes,) the labels of unknown probes, sorted. If all have one label, such as "unknown", each of them
+    is taken to be of a class of its own."""
     own_row: NDArray[np.int64] | None
     """(known,) the enrolled item that each probe is itself, if probes are the gallery (leave one out)."""
     sums: Floats | None
@@ -279,6 +280,8 @@ def sort_probes(data: GalleryData, probes: Any, probe_labels: Any, dtype: type) 
             f"{named(data.names)}): error rates of enrolled classes need known probes"
         )
     unknown_names, unknown_place = np.unique(labels[~known], return_inverse=True)
+    if len(unknown_names) == 1:
+        unknown_names, unknown_place = labels[~known], np.arange(int((~known).sum()))
     class_of = np.empty(len(labels), np.int64)
     class_of[known], class_of[~known] = place[known], data.classes + unknown_place
     order = np.argsort(class_of, kind="stable")

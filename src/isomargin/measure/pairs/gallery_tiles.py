@@ -81,7 +81,9 @@ class TilePass:
         self.bins = power_of_two(int(np.clip(cells // data.classes, FEWEST_BINS, MOST_BINS)))
         self.probe_bins = min(power_of_two(probe_bins(data)), self.bins)
         self.counters = np.zeros(data.classes * self.bins, np.uint32)
-        self.probe_counters = np.zeros((data.classes + len(data.unknown_names), self.probe_bins), np.int64)
+        largest = int(np.bincount(data.probe_class).max()) * data.columns
+        kind = np.uint32 if largest < 2**32 else np.int64
+        self.probe_counters = np.zeros((data.classes + len(data.unknown_names), self.probe_bins), kind)
         self.probe_lock = Lock()
         self.span = self.find_span()
         low, high = self.span

@@ -1,0 +1,131 @@
+"""Options and reading for galleries: probes in one file, enrolled items in another."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from isomargin.cli.opening import ReadOptions, open_embeddings, without_warnings
+from isomargin.core.errors import InputError
+
+if TYPE_CHECKING:
+    from isomargin.io.embedding_set import EmbeddingSet
+    from isomargin.measure.evaluation import Evaluation
+
+GalleryFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--gallery",
+        help="File of enrolled items with labels. The embeddings are then probes, which are compared with the "
+        "templates of the enrolled classes; probes of other classes are unknown.",
+    ),
+]
+GalleryLabels = Annotated[
+    Path | None, typer.Option(help="File of labels of the gallery, if its file has none: .npy or .txt.")
+]
+TemplateOption = Annotated[
+    str,
+    typer.Option(
+        "--template",
+        help="With --gallery: what a probe is compared with. mean: the mean of a class's unit vectors, scaled to "
+        "length one; max: the best of its items; each: every item by itself.",
+    ),
+]
+LeaveOneOut = Annotated[
+    bool,
+    typer.Option(
+        "--leave-one-out",
+        help="The embeddings are a gallery, and each item a probe that is compared with its own class without itself.",
+    ),
+]
+Sides = Annotated[
+    str,
+    typer.Option(
+        help="With --gallery and --equalizer: both to equalize probes and templates (for verification), template for "
+        "templates alone (for identification)."
+    ),
+]
+Margin = Annotated[
+    float,
+    typer.Option(
+        help="With --gallery: accept the first class only if its similarity exceeds that of the second by this much."
+    ),
+]
+TargetFpir = Annotated[
+    float,
+    typer.Option(help="With --gallery: false positive identification rate at which FNIR is shown."),
+]
+
+PAIRS_ONLY = ("new_classes", "exact", "device", "pairs", "resample")
+
+
+@dataclass(frozen=True)
+class GalleryOptions:
+    """The gallery that probes are compared with, and how."""
+
+    gallery: Path | None = None
+    """File of enrolled items; None if one is left out."""
+    labels: Path | None = None
+    """Its file of labels, if it has none."""
+    template: str = "mean"
+    """What a probe is compared with."""
+    leave_one_out: bool = False
+    """Whether the embeddings are the gallery, and its items the probes."""
+    sides: str = "both"
+    """Where an equalizer's shifts are added."""
+    margin: float = 0.0
+    """By how much the first class must exceed the second."""
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is a gallery at all."""
+        return self.gallery is not None or self.leave_one_out
+
+    def check(self, changed: dict[str, bool]) -> None:
+        """Refuse options that do not go together; ``changed`` says which options of pairs were given."""
+        if not self.wanted:
+            given = {
+                "--gallery-labels": self.labels is not None,
+                "--template": self.template != "mean",
+                "--sides": self.sides != "both",
+                "--margin": self.margin != 0,
+            }
+            if unused := [name for name, value in given.items() if value]:
+                raise InputError(f"{unused[0]} concerns a gallery: give --gallery or --leave-one-out, or leave it out")
+            return
+        if self.gallery is not None and self.leave_one_out:
+            raise InputError("--leave-one-out takes the enrolled items as probes: leave it out, or leave out --gallery")
+        if given_names := [name for name, value in changed.items() if value]:
+            option = given_names[0].replace("_", "-")
+            raise InputError(f"--{option} concerns pairs of items and not a gallery: leave it out")
+
+    def words(self) -> list[str]:
+        """Return these options as words of a command line."""
+        words = [] if self.gallery is None else ["--gallery", str(self.gallery)]
+        words += [] if self.labels is None else ["--gallery-labels", str(self.labels)]
+        words += ["--leave-one-out"] if self.leave_one_out else []
+        return words + ([] if self.template == "mean" else ["--template", self.template])
+
+
+def evaluate_with_gallery(
+    embeddings: "EmbeddingSet", options: ReadOptions, gallery: GalleryOptions, **settings: Any
+) -> "Evaluation":
+    """Evaluate embeddings as probes of a gallery, or as a gallery whose items are left out one at a time."""
+    from isomargin.measure.gallery import evaluate_gallery
+
+    how: dict[str, Any] = {
+        "template": gallery.template,
+        "equalizer": options.equalizer,
+        "sides": gallery.sides,
+        "margin": gallery.margin,
+        **settings,
+    }
+    if gallery.leave_one_out:
+        return without_warnings(evaluate_gallery, embeddings.vectors, embeddings.labels, leave_one_out=True, **how)
+    assert gallery.gallery is not None
+    reading = ReadOptions(gallery.labels, options.embeddings_key, options.labels_key)
+    enrolled = open_embeddings(gallery.gallery, reading)
+    return without_warnings(
+        evaluate_gallery, enrolled.vectors, enrolled.labels, embeddings.vectors, embeddings.labels, **how
+    )
