@@ -25,7 +25,7 @@ from isomargin.measure.pairs.inputs import OTHER_LENGTHS
 from isomargin.measure.pairs.rates import pairs_at_far
 from isomargin.measure.pairs.summary import summarize
 from isomargin.measure.settings import EpsilonForm, MeanCurve, Settings, Utility
-from isomargin.measure.statistics.gallery_noise import probe_noise, template_share
+from isomargin.measure.statistics.gallery_noise import class_share, probe_noise
 from isomargin.measure.statistics.item_noise import choose_levels
 
 Sides = Literal["both", "template"]
@@ -243,7 +243,7 @@ def assemble(
         probe_class=data.probe_class,
         by_probe=result.by_probe,
         levels=levels,
-        template_share=template_share(data, result.counts.negatives, levels),
+        class_share=class_share(data, result.counts.negatives, result.by_probe, levels),
         **scores._asdict(),
     )
     return Evaluation(

@@ -93,10 +93,9 @@ class Identification:
     by_probe: BinnedDistances
     """(classes + unknown classes, bins) comparisons with other classes, counted for the class of the probe."""
     levels: Floats
-    """(levels,) distances at which ``template_share`` is known, ascending."""
-    template_share: Floats
-    """(levels,) how much of the variance of the pooled FAR over templates is that of templates, rather than of pairs of
-    a template and a probe's class, which the variance over probes counts already."""
+    """(levels,) distances at which ``class_share`` is known, ascending."""
+    class_share: Floats
+    """(levels,) which part of the variance of the pooled FAR that resampled classes show is real."""
 
     @property
     def known(self) -> int:

@@ -212,7 +212,7 @@ def unpack_identification(values: dict[str, Any] | None, axis: ScoreAxis) -> Ide
     if not (
         all(array.shape == probes for array in by_probe)
         and found.own_rank.shape == found.own_distance.shape
-        and found.levels.shape == found.template_share.shape
+        and found.levels.shape == found.class_share.shape
         and isinstance(found.by_probe, BinnedDistances)
         and len(found.by_probe.counts) == rows
         and (probes == (0,) or int(found.probe_class.max()) < rows)

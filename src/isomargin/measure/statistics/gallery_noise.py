@@ -48,49 +48,74 @@ def item_variance(scores: Floats, data: GalleryData, levels: Floats) -> Floats:
     return np.asarray(np.var(accepted, axis=1, ddof=1) / len(scores))
 
 
-def template_share(data: GalleryData, negatives: ClassDistances, levels: Floats) -> Floats:
-    r"""(levels,) which part of the variance of the pooled FAR over templates is that of templates.
+def class_share(data: GalleryData, negatives: ClassDistances, by_probe: ClassDistances, levels: Floats) -> Floats:
+    r"""(levels,) which part of the variance of the pooled FAR that resampled classes show is real.
 
-    The comparisons of a template and of a probe's class go together. With V_T, V_P and V_TP the variances of the pooled
-    FAR if templates, probes' classes, or pairs of the two were independent, its variance is V_T + V_P - V_TP: what
-    concerns pairs is in both of the first two. This is (V_T - V_TP) / V_T. V_TP is estimated from up to 1,024 probes
-    and as many rows of the gallery, whole classes of each.
+    A class takes part in comparisons as a template and with its probes. If :math:`T_i` is what all comparisons of
+    class i deviate from the mean, and :math:`P_{ij}` what those of two classes do, in both directions, the variance of
+    the sum is :math:`\sum_i T_i^2 - \sum_{i<j} P_{ij}^2`, since every pair is in the totals of both classes
+    (Fafchamps and Gubert, 2007). Resampled classes show the first term alone; this is the quotient. The second term
+    is estimated from the comparisons of up to 1,024 probes with up to 1,024 rows of the gallery, whole classes of each.
     """
     generator = np.random.default_rng(0)
-    probes, of_probe = sample_classes(data.probe_class, generator)
-    rows, of_row = sample_classes(data.row_class, generator)
+    enrolled = draw_classes(np.bincount(data.row_class) + data.known_sizes, generator)
+    unknown_sizes = np.bincount(data.probe_class[data.known :] - data.classes, minlength=len(data.unknown_names))
+    unknown = data.classes + draw_classes(unknown_sizes, generator)
+    totals = [pairs.totals.astype(np.float64) for pairs in (negatives, by_probe)]
+    within = [pairs.within(levels) for pairs in (negatives, by_probe)]
+    pooled = within[0].sum(axis=0) / totals[0].sum()
+    of_probes = within[1] - totals[1][:, None] * (within[1].sum(axis=0) / totals[1].sum())
+    of_probes[: data.classes] += within[0] - pooled * totals[0][:, None]
+    of_classes = np.square(of_probes).sum(axis=0)
+    known_total = float(totals[1][: data.classes].sum())
+    of_pairs = np.zeros(len(levels))
+    for chosen, number in ((enrolled, known_total), (unknown, float(totals[1].sum()) - known_total)):
+        if number > 0 and chosen.size:
+            of_pairs += number * pair_squares(data, enrolled, chosen, levels, pooled)
+    return np.clip(1 - share(of_pairs, of_classes), 0.0, 1.0)
+
+
+def pair_squares(
+    data: GalleryData, enrolled: NDArray[np.int64], probe_classes: NDArray[np.int64], levels: Floats, pooled: Floats
+) -> Floats:
+    """(levels,) squared deviations of pairs of classes, summed, per comparison, for some templates and probes."""
+    probes, rows = (
+        np.flatnonzero(np.isin(of, chosen))
+        for of, chosen in ((data.probe_class, probe_classes), (data.row_class, enrolled))
+    )
+    if not probes.size:
+        return np.zeros(len(levels))
     similarity = data.probes[probes].astype(np.float64) @ data.rows[rows].astype(np.float64).T
     if data.row_shifts is not None and data.probe_shifts is not None:
         similarity += data.probe_shifts[probes, None] + data.row_shifts[rows]
-    starts = [np.flatnonzero(np.diff(places, prepend=-1)) for places in (of_probe, of_row)]
+    starts = [np.flatnonzero(np.diff(of, prepend=-1)) for of in (data.probe_class[probes], data.row_class[rows])]
+    probe_class, row_class = data.probe_class[probes], data.row_class[rows]
     if data.template == "max":
         similarity = np.maximum.reduceat(similarity, starts[1], axis=1)
-        of_row = of_row[starts[1]]
-        starts[1] = np.arange(len(of_row))
-    other = of_probe[:, None] != of_row
+        row_class = row_class[starts[1]]
+        starts[1] = np.arange(len(row_class))
+    other = probe_class[:, None] != row_class
     distances = np.where(other, data.axis.distances(similarity, QUANTUM), np.inf)
     compared = by_cell(other, starts)
-    totals = negatives.totals.astype(np.float64)
-    within = negatives.within(levels)
-    pooled = within.sum(axis=0) / totals.sum()
-    of_templates = np.square(within - pooled * totals[:, None]).sum(axis=0)
-    of_pairs = [
-        np.square(by_cell(distances <= level, starts) - rate * compared).sum()
-        for level, rate in zip(levels, pooled, strict=True)
-    ]
-    scale = totals.sum() / max(compared.sum(), 1.0)
-    return np.clip(1 - share(scale * np.array(of_pairs), of_templates), 0.0, 1.0)
+    ends = [np.searchsorted(enrolled, of[begin]) for of, begin in ((probe_class, starts[0]), (row_class, starts[1]))]
+    both_ways = bool((probe_classes < data.classes).all())
+    found = []
+    for level, rate in zip(levels, pooled, strict=True):
+        cells = by_cell(distances <= level, starts) - rate * compared
+        if both_ways:  # classes that are templates and probes: both directions of a pair go together
+            square = np.zeros((len(enrolled), len(enrolled)))
+            square[np.ix_(*ends)] = cells
+            found.append(np.square(square + square.T).sum() / 2)
+        else:
+            found.append(np.square(cells).sum())
+    return np.array(found) / max(float(compared.sum()), 1.0)
 
 
-def sample_classes(
-    class_of: NDArray[np.int64], generator: np.random.Generator
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the places of random whole classes, ascending, and the class of each; about 1,024 places."""
-    sizes = np.bincount(class_of)
+def draw_classes(sizes: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
+    """Return random classes, ascending, with about 1,024 probes or rows together."""
     order = generator.permutation(np.flatnonzero(sizes))
     number = max(2, int(np.searchsorted(np.cumsum(sizes[order]), SAMPLED, side="right")))
-    places = np.flatnonzero(np.isin(class_of, order[:number]))
-    return places, class_of[places]
+    return np.sort(order[:number])
 
 
 def by_cell(found: NDArray[np.bool_], starts: list[NDArray[np.int64]]) -> Floats:

@@ -4,9 +4,8 @@ A draw gives each enrolled class a weight, which is that of its template and of 
 a weight of its own. Columns of the weights are enrolled classes, then unknown classes.
 
 - **Pooled FAR.** A negative comparison belongs to a template and to a probe. To first order, the pooled FAR of a draw
-  deviates by the sum of the two deviations: of the mean over templates, and of the mean over probes. Both contain what
-  is particular to a pair of a template and a probe's class, so the first is reduced to the part that is not
-  (`gallery_noise.template_share`).
+  deviates by the sum of the two deviations: of the mean over templates, and of the mean over probes. What is particular
+  to a pair of classes is in the deviations of both, so they are reduced (`gallery_noise.class_share`).
 - **FPIR and FNIR** are rates of probes, so the probes' weights apply. The templates matter too: an unknown probe is
   accepted only because of its first class if that is the only accepted one. Leaving that class out would remove the
   false positive; this jackknife influence of each template enters a draw in proportion to its weight minus one, less
@@ -102,7 +101,7 @@ class GalleryResampler(Resampler):
         """Count the negative comparisons within each of (m,) distances, by template and by probe."""
         gallery = self.gallery
         within = self.evaluation.counts.negatives.within(distances)
-        factor = np.sqrt(np.interp(distances, gallery.levels, gallery.template_share))
+        factor = np.sqrt(np.interp(distances, gallery.levels, gallery.class_share))
         return FalseAccepts(within, gallery.by_probe.within(distances), factor)
 
     def pooled_far(self, accepted: FalseAccepts, weights: Floats) -> Floats:
@@ -111,12 +110,11 @@ class GalleryResampler(Resampler):
         by_class, by_probe = self.evaluation.counts.negatives.totals, self.gallery.by_probe.totals
         whole = accepted.by_class.sum(axis=0) / by_class.sum()
         enrolled = self.of_classes(weights)
-        of_templates = share(enrolled @ accepted.by_class, (enrolled @ by_class)[:, None])
-        of_templates = whole + accepted.template_factor * (of_templates - whole)
+        of_templates = share(enrolled @ accepted.by_class, (enrolled @ by_class)[:, None]) - whole
         # The probes' classes are counted in other bins: their deviations are taken from their own mean.
         of_probes = share(weights @ accepted.by_probe, (weights @ by_probe)[:, None])
         of_probes -= accepted.by_probe.sum(axis=0) / by_probe.sum()
-        return np.asarray(np.clip(of_templates + of_probes, 0.0, 1.0))
+        return np.asarray(np.clip(whole + accepted.factor * (of_templates + of_probes), 0.0, 1.0))
 
     # ----- identification
 
@@ -233,26 +231,30 @@ class GalleryResampler(Resampler):
             wrong_by=reached(wrong, by_class[:known], classes, values)
             - reached(np.where(behind, np.maximum(until, wrong), np.inf), by_class[:known], classes, values),
             template_factors=np.array([
-                template_factor(event, by_class[part], gallery.probe_class[part])
+                template_factor(event, by_class[part], gallery.probe_class[part], classes)
                 for event, part in zip(events, probes, strict=True)
             ]),
         )  # fmt: skip
 
 
-def template_factor(event: NDArray[np.bool_], template: NDArray[np.int64], probe_class: NDArray[np.int64]) -> float:
+def template_factor(
+    event: NDArray[np.bool_], template: NDArray[np.int64], probe_class: NDArray[np.int64], classes: int
+) -> float:
     """Return by how much deviations of templates are reduced: the root of the part that is not particular to pairs.
 
     Args:
         event: (probes,) whether it occurs, because of one template.
         template: (probes,) the class of that template.
         probe_class: (probes,) the class of the probe.
+        classes: number of enrolled classes.
 
-    >>> template_factor(np.ones(4, bool), np.array([0, 0, 0, 0]), np.array([1, 2, 3, 4]))
-    0.8660254037844386
+    >>> template_factor(np.ones(4, bool), np.array([0, 0, 0, 0]), np.array([1, 2, 3, 4]), 2)
+    0.7071067811865476
     """
-    of_templates = np.square(np.bincount(template[event])).sum()
+    caused = np.bincount(template[event], minlength=classes)
+    of_templates = float(np.square(caused - caused.mean()).sum())
     _, number = np.unique(np.stack([template[event], probe_class[event]]), axis=1, return_counts=True)
-    return float(np.sqrt(1 - np.square(number).sum() / of_templates)) if of_templates else 0.0
+    return float(np.sqrt(max(0.0, 1 - np.square(number).sum() / of_templates))) if of_templates > 0 else 0.0
 
 
 def around(ascending: Floats, rate: float, value: float) -> Floats:

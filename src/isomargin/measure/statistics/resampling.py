@@ -76,8 +76,8 @@ class FalseAccepts(NamedTuple):
     """(classes, m) counted for each class."""
     by_probe: Floats | None = None
     """(probe classes, m) the same comparisons counted for the class of the probe, in a gallery."""
-    template_factor: Floats | None = None
-    """(m,) in a gallery, by which deviations of templates are reduced."""
+    factor: Floats | None = None
+    """(m,) in a gallery, by which deviations are reduced."""
 
 
 @dataclass(frozen=True)
