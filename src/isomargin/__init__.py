@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from isomargin.measure.evaluation import Evaluation
     from isomargin.measure.scores.consistency import epsilon_opis, opis
     from isomargin.measure.settings import Settings
+    from isomargin.measure.trials import evaluate_pairs
     from isomargin.models.embedder import make_model
     from isomargin.report.write import write_report
     from isomargin.thresholds.calibrate import calibrate
@@ -51,6 +52,7 @@ __all__ = [
     "diagnose",
     "epsilon_opis",
     "evaluate",
+    "evaluate_pairs",
     "figures",
     "fit_adapter",
     "load_data",
@@ -88,6 +90,7 @@ _HOMES = {
     "diagnose": "isomargin.measure.diagnosis",
     "epsilon_opis": "isomargin.measure.scores.consistency",
     "evaluate": "isomargin.measure.evaluate",
+    "evaluate_pairs": "isomargin.measure.trials",
     "fit_adapter": "isomargin.training.adapt",
     "load_data": "isomargin.data.registry",
     "load_glyphs": "isomargin.data.glyphs",

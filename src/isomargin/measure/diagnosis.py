@@ -139,8 +139,8 @@ def after_equalizing(evaluation: "Evaluation") -> str:
 def common_part(evaluation: "Evaluation") -> Finding | None:
     """Cosines are high even between classes, because all embeddings share a common part: their mean."""
     similarity = evaluation.counts.negatives.mean_similarity
-    if evaluation.equalizer is not None or similarity < COMMON_PART or evaluation.eer < POOR_EER:
-        return None  # equalizing subtracts the common part too
+    if evaluation.axis.name != "l2_distance" or similarity < COMMON_PART or evaluation.eer < POOR_EER:
+        return None  # equalizing subtracts the common part too, and other scores are not cosines
     sentence = f"Embeddings share a common part: the mean cosine of negative pairs is {similarity:.2f}."
     remedy = "subtract their mean before normalising and evaluate again: EER and FRR usually fall, OPIS need not"
     return Finding("common_part", sentence, remedy)

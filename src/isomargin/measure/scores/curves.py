@@ -18,7 +18,7 @@ from isomargin.measure.settings import Settings, Utility
 
 @dataclass(frozen=True)
 class Curves:
-    """Rates and utility of every class that has a positive pair, on the grid of the calibration range."""
+    """Rates and utility of every class that has pairs of both kinds, on the grid of the calibration range."""
 
     classes: NDArray[np.int64]
     """(curves,) index of the class of each curve."""
@@ -84,15 +84,16 @@ def make_curves(
     settings: Settings,
     positive_totals: NDArray[np.int64],  # (classes,)
     negative_totals: NDArray[np.int64],  # (classes,)
+    pooled_positives: int,
     pooled_negatives: int,
 ) -> Curves:
     """Turn counts on the grid into rates and utility."""
-    classes = np.flatnonzero(positive_totals > 0)
+    classes = np.flatnonzero((positive_totals > 0) & (negative_totals > 0))
     positives, negatives = summary.positives_within[classes], summary.negatives_within[classes]
     sensitivity = positives / positive_totals[classes, None]
     specificity = 1 - negatives / negative_totals[classes, None]
     precision = share(positives, positives + negatives)
-    pooled_sensitivity = summary.pooled_positives_within / positive_totals.sum()
+    pooled_sensitivity = summary.pooled_positives_within / pooled_positives
     pooled_far = summary.pooled_negatives_within / pooled_negatives
     first = specificity if settings.utility == "specificity_sensitivity" else precision
     pooled_first = first_rate(
