@@ -1,5 +1,6 @@
 """Trials: scores, rates by group and costs against loops that share no code with the package."""
 
+import itertools
 import math
 
 import numpy as np
@@ -36,7 +37,8 @@ class ByDefinition:
 
     def __init__(self, scores, same, groups):
         groups = [[group] if isinstance(group, str | np.str_) else list(group) for group in groups]
-        self.trials = [(float(score), bool(match), set(names)) for score, match, names in zip(scores, same, groups)]
+        rows = zip(scores, same, groups, strict=True)
+        self.trials = [(float(score), bool(match), set(names)) for score, match, names in rows]
         self.names = sorted(set().union(*(names for *_, names in self.trials)))
 
     def rates(self, threshold, group=None):
@@ -70,7 +72,7 @@ class ByDefinition:
         """Where the ROC curve, linear between its points, has FAR = FRR."""
         points = [(0.0, 1.0)]
         points += [self.rates(score) for score in sorted({score for score, *_ in self.trials}, reverse=True)]
-        for (far, frr), (next_far, next_frr) in zip(points, points[1:]):
+        for (far, frr), (next_far, next_frr) in itertools.pairwise(points):
             if next_far >= next_frr:
                 part = (frr - far) / ((frr - far) + (next_far - next_frr))
                 return far + part * (next_far - far)
@@ -195,7 +197,7 @@ def test_calibrated_scores_leave_out_both_groups_of_a_trial():
     fold = {f"g{i}": order.index(evaluation.names.tolist().index(f"g{i}")) % 5 for i in range(15)}
     held_out = [{fold[name] for name in trial} for trial in groups]
     lines, costs = {}, {True: [], False: []}
-    for score, match, folds in zip(scores, same, held_out):
+    for score, match, folds in zip(scores, same, held_out, strict=True):
         if (key := tuple(sorted(folds))) not in lines:
             rest = np.array([not folds & others for others in held_out])
             lines[key] = fit_log_ratios(scores[rest], same[rest])
@@ -245,7 +247,7 @@ def test_what_a_list_cannot_give_is_absent(tmp_path):
 
 
 def test_the_order_and_the_scale_of_scores_change_nothing():
-    scores, same, groups = made_trials(seed=5)
+    scores, same, _ = made_trials(seed=5)
     one, other = im.evaluate_pairs(scores, same), im.evaluate_pairs(7 - 3 * scores, same, higher_is_more_similar=False)
     for name in ("eer", "auc", "far", "frr", "min_dcf", "min_cllr"):
         assert one.scalars()[name] == pytest.approx(other.scalars()[name], **CLOSE)

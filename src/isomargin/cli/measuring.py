@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,11 +13,25 @@ from isomargin.cli.opening import (
     Labels,
     LabelsKey,
     NewClasses,
+    ReadOptions,
     equalizing,
     open_embeddings,
     read_options,
     shifts_of,
     without_warnings,
+)
+from isomargin.cli.trials import (
+    CostFalseAccept,
+    CostFalseReject,
+    Groups,
+    LowerIsMoreSimilar,
+    MatchAt,
+    MatchColumn,
+    Prior,
+    ScoreColumn,
+    TrialOptions,
+    Trials,
+    measure_trials,
 )
 from isomargin.core import checks
 from isomargin.core.errors import InputError
@@ -25,11 +39,11 @@ from isomargin.core.errors import InputError
 
 def evaluate(
     file: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
             help="File of embeddings and labels: .npz, .npy, .parquet, .pt or .safetensors; or a run's folder."
         ),
-    ],
+    ] = None,
     labels: Labels = None,
     embeddings_key: EmbeddingsKey = "embeddings",
     labels_key: LabelsKey = "labels",
@@ -129,6 +143,15 @@ def evaluate(
     ] = "classes",
     draws: Annotated[int, typer.Option(help="Number of bootstrap draws, at least 100.")] = 1000,
     confidence: Annotated[float, typer.Option(help="Confidence level of the intervals.")] = 0.95,
+    trials: Trials = None,
+    groups: Groups = None,
+    score_column: ScoreColumn = None,
+    lower_is_more_similar: LowerIsMoreSimilar = False,
+    match_column: MatchColumn = None,
+    match_at: MatchAt = None,
+    prior: Prior = 0.01,
+    cost_false_accept: CostFalseAccept = 1.0,
+    cost_false_reject: CostFalseReject = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Measure how consistently one distance threshold works across classes, and how well the embeddings retrieve.
@@ -138,6 +161,7 @@ def evaluate(
     from isomargin.core.csv_files import write_csv
     from isomargin.measure.class_table import check_worst_by
     from isomargin.measure.evaluate import evaluate as run
+    from isomargin.measure.settings import UNITS
     from isomargin.measure.statistics.intervals import check_draws, note_on_few_classes
 
     checks.one_of(resample, "resample", ("classes", "items"))
@@ -150,37 +174,66 @@ def evaluate(
     check_writable(per_class, ".csv")
     check_writable(report, ".html")
     check_worst_by(worst_by)
-    (options,) = read_options([file], labels, embeddings_key, labels_key, equalizer, new_classes)
-    embeddings = open_embeddings(file, options)
-    shifts = shifts_of(file, embeddings, options)
-    evaluation = without_warnings(
-        run,
-        embeddings.vectors,
-        embeddings.labels,
-        far=far,
-        frr=frr,
-        distances=distances,
-        grid=grid,
-        epsilon=epsilon,
-        c=c,
-        utility=utility,
-        mean_curve=mean_curve,
-        epsilon_form=epsilon_form,
-        target_far=target_far,
-        target_frr=target_frr,
-        k=whole_numbers(k),
-        map_at_r=map_at_r,
-        pairs=pairs,
-        negatives_per_positive=negatives_per_positive,
-        seed=seed,
-        exact=exact,
-        device=device,
-        threads=threads,
-        **equalizing(options, shifts),
+    trial_options = TrialOptions(
+        trials,
+        groups,
+        score_column,
+        lower_is_more_similar,
+        match_column,
+        match_at,
+        prior,
+        cost_false_accept,
+        cost_false_reject,
     )
+    trial_options.check(
+        file,
+        report=report is not None,
+        new_classes=new_classes,
+        pairs=pairs != "all",
+        device=device is not None,
+        resample=resample != "classes",
+    )
+    trial_options.check_scores(equalizer=equalizer is not None, labels=bool(labels), distances=distances is not None)
+    trial_options.check_kept(per_class)
+    settings: dict[str, Any] = {
+        "far": far,
+        "frr": frr,
+        "distances": distances,
+        "grid": grid,
+        "epsilon": epsilon,
+        "c": c,
+        "utility": utility,
+        "mean_curve": mean_curve,
+        "epsilon_form": epsilon_form,
+        "target_far": target_far,
+        "target_frr": target_frr,
+    }
+    options, embeddings, shifts = ReadOptions(), None, None
+    if file is not None:
+        (options,) = read_options([file], labels, embeddings_key, labels_key, equalizer, new_classes)
+    if file is None or trials is not None:
+        evaluation = measure_trials(file, options, trial_options, settings)
+    else:
+        embeddings = open_embeddings(file, options)
+        shifts = shifts_of(file, embeddings, options)
+        evaluation = without_warnings(
+            run,
+            embeddings.vectors,
+            embeddings.labels,
+            **settings,
+            k=whole_numbers(k),
+            map_at_r=map_at_r,
+            pairs=pairs,
+            negatives_per_positive=negatives_per_positive,
+            seed=seed,
+            exact=exact,
+            device=device,
+            threads=threads,
+            **equalizing(options, shifts),
+        )
     bounds = None
     if intervals:
-        items = (embeddings.vectors, embeddings.labels) if resample == "items" else None
+        items = (embeddings.vectors, embeddings.labels) if embeddings is not None and resample == "items" else None
         bounds = evaluation.intervals(draws, confidence, items=items, shifts=shifts)
         for note in note_on_few_classes(evaluation) if resample == "classes" else ():
             print(f"note: {note}", file=sys.stderr)
@@ -190,7 +243,7 @@ def evaluate(
     if per_class is not None:
         with writing(per_class):
             write_csv(evaluation.per_class, per_class)
-    if report is not None:
+    if report is not None and file is not None:
         from isomargin.cli.report import tell_report
         from isomargin.report.sources import Source, report_on
 
@@ -198,8 +251,11 @@ def evaluate(
             source = Source(evaluation, embeddings, shifts=shifts)
             report_on({file.stem: source}, report)
         tell_report(report)
-    varied = "other classes of the same kind" if resample == "classes" else "other items of the same classes"
-    show(evaluation, worst, worst_by, as_json, bounds, varied, options.words(file))
+    kind = UNITS[evaluation.comparison][1]
+    varied = f"other {kind} of the same kind" if resample == "classes" else "other items of the same classes"
+    if not evaluation.has_classes:
+        varied = "other trials of the same kind, because these have no groups"
+    show(evaluation, worst, worst_by, as_json, bounds, varied, "FILE" if file is None else options.words(file))
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ Each rule compares a statistic of an evaluation with a limit and proposes a reme
 statistics, and what they are on the data on which the limits were chosen.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -65,7 +65,11 @@ def diagnose(evaluation: "Evaluation") -> tuple[Finding, ...]:
     ...     print(finding.sentence)
     One threshold suits these classes about equally well.
     """
+    if not evaluation.has_classes:
+        return ()
     findings = tuple(finding for rule in RULES if (finding := rule(evaluation)) is not None)
+    if not evaluation.axis.has_similarities:  # there are no embeddings to equalize or to train on
+        findings = tuple(replace(found, remedy="" if FILE in found.remedy else found.remedy) for found in findings)
     if not findings and (evaluation.opis < GOOD_OPIS or evaluation.debiased_opis < GOOD_OPIS):
         return (Finding("one_threshold", "One threshold suits these classes about equally well.", ""),)
     return findings

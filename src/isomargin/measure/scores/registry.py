@@ -278,8 +278,8 @@ _FIXED = (
     Score(
         "min_cllr",
         "minCllr",
-        "Cost of log likelihood ratios in bits, after the best increasing map from scores to ratios (PAV): how well the "
-        "scores separate; for trials.",
+        "Cost of log likelihood ratios in bits, after the best increasing map from scores to ratios (PAV): how well "
+        "the scores separate; for trials.",
         read=lambda evaluation: evaluation.min_cllr,
         **_TRIALS,
     ),
