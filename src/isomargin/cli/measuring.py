@@ -36,6 +36,8 @@ from isomargin.cli.trials import (
 from isomargin.core import checks
 from isomargin.core.errors import InputError
 
+K = "1,2,4,8,16,32"
+
 
 def evaluate(
     file: Annotated[
@@ -101,7 +103,7 @@ def evaluate(
         float,
         typer.Option(help="False reject rate for which each class's own threshold is found, to measure their spread."),
     ] = 5e-2,
-    k: Annotated[str, typer.Option(help="Values of k for recall@k, separated by commas.")] = "1,2,4,8,16,32",
+    k: Annotated[str, typer.Option(help="Values of k for recall@k, separated by commas.")] = K,
     map_at_r: Annotated[bool, typer.Option(help="Compute R-precision and MAP@R.")] = True,
     pairs: Annotated[
         str,
@@ -189,6 +191,7 @@ def evaluate(
         file,
         report=report is not None,
         new_classes=new_classes,
+        k=k != K,
         pairs=pairs != "all",
         device=device is not None,
         resample=resample != "classes",

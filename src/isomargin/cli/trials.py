@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isomargin.cli.opening import ReadOptions, kind_of, open_embeddings, without_warnings
+from isomargin.cli.opening import ReadOptions, equalizing, kind_of, open_embeddings, shifts_of, without_warnings
 from isomargin.core.errors import InputError
 from isomargin.core.text import printable, shortened
 
 if TYPE_CHECKING:
     from isomargin.io._trials import TrialList
+    from isomargin.io.embedding_set import EmbeddingSet
     from isomargin.measure.evaluation import Evaluation
 
 Trials = Annotated[
@@ -134,47 +135,48 @@ def measure_trials(
             **trial_options.costs(),
         )
     assert file is not None
-    vectors, ids, labels = open_named(file, options)
-    rows = find_rows(file, trial_options.trials, trials.sides, ids, vectors)
-    groups = trials.groups if trials.groups is not None or labels is None else labels[rows]
+    embeddings, labelled = open_named(file, options)
+    rows = find_rows(file, trial_options.trials, trials.sides, embeddings)
+    groups = trials.groups if trials.groups is not None or not labelled else embeddings.labels[rows]
+    known = equalizing(options, shifts_of(file, embeddings, options))
     return without_warnings(
         evaluate_trials,
-        vectors,
+        embeddings.vectors,
         rows,
         trials.same,
         groups,
-        equalizer=options.equalizer,
-        ids=None if options.equalizer is None or options.equalizer.ids_ is None else ids,
+        equalizer=known.get("equalizer"),
         **settings,
         **trial_options.costs(),
     )
 
 
-def open_named(file: Path, options: ReadOptions) -> tuple[Any, Any, Any]:
-    """Read vectors, their ids, and their labels if there are any; embeddings without ids are refused."""
+def open_named(file: Path, options: ReadOptions) -> tuple["EmbeddingSet", bool]:
+    """Read embeddings with ids, and whether they have labels, which trials do not need."""
+    from isomargin.io.embedding_set import EmbeddingSet
     from isomargin.io.formats import read_vectors
 
-    labels: Any
+    labelled = True
     try:
         embeddings = open_embeddings(file, options)
-        vectors, ids, labels = embeddings.vectors, embeddings.ids, embeddings.labels
     except InputError:
         if kind_of(file) != "embeddings" or options.labels is not None or options.labels_key != "labels":
             raise
-        (vectors, ids), labels = read_vectors(file, options.embeddings_key), None  # trials need no labels
-    if ids is None:
+        vectors, ids = read_vectors(file, options.embeddings_key)
+        embeddings, labelled = EmbeddingSet(vectors, [0] * len(vectors), ids), False
+    if embeddings.ids is None:
         raise InputError(
             f"{file} has no ids, by which trials name their items: save it with `ids` (EmbeddingSet(vectors, labels, "
             "ids).save)"
         )
-    return vectors, ids, labels
+    return embeddings, labelled
 
 
-def find_rows(file: Path, path: Path | None, sides: Any, ids: Any, vectors: Any) -> Any:
+def find_rows(file: Path, path: Path | None, sides: Any, embeddings: "EmbeddingSet") -> Any:
     """(trials, 2) the row of each side; names that are missing or ambiguous are refused."""
     import numpy as np
 
-    names = np.asarray(ids).astype(str)
+    names = np.asarray(embeddings.ids).astype(str)
     known, first, row_of_id = np.unique(names, return_index=True, return_inverse=True)
     wanted, place = np.unique(sides.reshape(-1).astype(str), return_inverse=True)
     at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
@@ -186,7 +188,7 @@ def find_rows(file: Path, path: Path | None, sides: Any, ids: Any, vectors: Any)
                 f"{path} names {missing.size:,} ids that {file} does not have, such as {shown}: embed these items"
             )
         )
-    check_repeated(file, vectors, first[row_of_id], np.isin(row_of_id, at), names)
+    check_repeated(file, embeddings.vectors, first[row_of_id], np.isin(row_of_id, at), names)
     return first[at][place].reshape(sides.shape)
 
 

@@ -21,7 +21,7 @@ def class_table(evaluation: "Evaluation") -> "pandas.DataFrame":
     Values that need a positive pair are NaN for classes without one. The columns are:
 
     - ``class``: the label.
-    - ``items``, ``positive_pairs``, ``negative_pairs``: how many the class has.
+    - ``items`` (of a group of trials, the trials), ``positive_pairs``, ``negative_pairs``: how many the class has.
     - ``far``, ``frr``: error rates of the class at the pooled threshold for the target FAR.
     - ``far_threshold``, ``frr_threshold``: the distances (or given scores) at which the class itself would have the
       target FAR and FRR.
