@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from isomargin.measure.trials import evaluate_trials
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(of OPIS is noise|of OPIS may be noise)")
 
+DATA = Path(__file__).parents[3] / "shared" / "data"
 CLOSE = {"rel": 1e-9, "abs": 1e-12}
 
 
@@ -128,6 +130,32 @@ def test_scores_are_those_of_their_definitions(kind):
     assert evaluation.sizes.tolist() == [
         sum(group in names for *_, names in expected.trials) for group in expected.names
     ]
+
+
+@pytest.mark.parametrize("name", ["clinc150-wordllama256.npz", "omniglot28.npz"])
+def test_trials_of_real_embeddings_have_the_scores_of_their_definitions(name):
+    if not (DATA / name).exists():
+        pytest.skip(f"{name} is not in shared/data")
+    with np.load(DATA / name) as file:
+        vectors, labels = (file["embeddings"], file["labels"]) if "labels" in file else (file["images"], file["label"])
+    generator = np.random.default_rng(0)
+    classes = generator.choice(np.unique(labels), 12, replace=False)
+    rows = np.concatenate([np.flatnonzero(labels == name)[:10] for name in classes])
+    vectors = vectors[rows].reshape(len(rows), -1).astype(np.float64)
+    labels = labels[rows].astype(str)
+    pairs = generator.permutation(np.stack(np.triu_indices(len(rows), 1), axis=1))[:1200]
+    same, groups = labels[pairs[:, 0]] == labels[pairs[:, 1]], labels[pairs]
+    evaluation = evaluate_trials(vectors, pairs, same, groups, grid=11, target_far=0.05)
+    unit = vectors / np.sqrt((vectors**2).sum(axis=1, keepdims=True))
+    cosines = np.round((unit[pairs[:, 0]] * unit[pairs[:, 1]]).sum(axis=1), 11)
+    expected = ByDefinition(cosines, same, groups)
+    assert evaluation.eer == pytest.approx(expected.eer(), **CLOSE)
+    assert evaluation.min_dcf == pytest.approx(expected.min_dcf(0.01, 1, 1), **CLOSE)
+    assert evaluation.min_cllr == pytest.approx(expected.min_cllr(), **CLOSE)
+    threshold = expected.threshold_at_far(0.05)
+    by_group = [expected.rates(threshold, group) for group in expected.names]
+    assert evaluation.target.class_far == pytest.approx([far for far, _ in by_group], **CLOSE)
+    assert evaluation.target.class_frr == pytest.approx([frr for _, frr in by_group], **CLOSE)
 
 
 def test_all_pairs_as_trials_give_the_scores_of_the_embeddings():
