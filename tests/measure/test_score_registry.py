@@ -19,14 +19,12 @@ def evaluation():
     return im.evaluate(generator.normal(size=(20, 16))[labels] + generator.normal(size=(160, 16)), labels, k=(1, 5))
 
 
-def is_of_all_pairs(score):
-    return score.comparisons is None or "all_pairs" in score.comparisons
-
-
 def test_scalars_are_plain_floats_of_every_score_and_size(evaluation):
     scalars = evaluation.scalars()
     assert all(type(value) is float for value in scalars.values())
-    usual = {name for name, score in SCORES.items() if not score.on_request and is_of_all_pairs(score)}
+    usual = {
+        name for name, score in SCORES.items() if not score.on_request and evaluation.comparison in score.comparisons
+    }
     assert usual | {"recall@1", "recall@5", "classes", "items", "positive_pairs", "negative_pairs"} <= set(scalars)
     assert not (set(SCORES) - usual) & set(scalars)
     assert scalars["opis"] == evaluation.opis

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from isomargin.core.checks import nearest
 from isomargin.core.errors import InputError
@@ -58,8 +58,8 @@ class Score:
     """Whether this project defined the score, rather than the literature."""
     on_request: bool = False
     """Whether the score is only for comparison with published numbers: it is then left out of tables and `scalars`."""
-    comparisons: tuple[Comparison, ...] | None = None
-    """The kinds of comparison that have the score; None if all of them have it."""
+    comparisons: tuple[Comparison, ...] = get_args(Comparison)
+    """The comparisons that have this score; others leave it out of tables and `scalars`."""
 
     def title_for(self, settings: Settings) -> str:
         """Return the title with the values of the settings.
@@ -348,7 +348,7 @@ def scores_of(evaluation: Evaluation) -> dict[str, Score]:
         name: score
         for name, score in SCORES.items()
         if not score.on_request
-        and (score.comparisons is None or evaluation.comparison in score.comparisons)
+        and evaluation.comparison in score.comparisons
         and (score.group != "threshold consistency" or evaluation.has_classes)
     }
     fixed = {name: score for name, score in usual.items() if score.group != "retrieval"}

@@ -62,7 +62,7 @@ class ItemNoise:
         sensitivity = share(counts.positives.within(self.distances)[large], positives)
         far = share(counts.negatives.within(self.distances)[large], negatives)
         false_accepts = self.false_accepts.astype(np.float64)
-        if evaluation.settings.pairs == "sampled":  # sampling the pairs adds noise
+        if counts.negatives.appearances == 1 and evaluation.trials is None:  # sampling the pairs adds noise
             false_accepts += share(far * (1 - far), negatives)
         by_sensitivity, by_far = slopes(sensitivity, far, share(positives, negatives), evaluation.settings)
         variance = by_sensitivity**2 * self.sensitivity + by_far**2 * false_accepts
@@ -73,7 +73,7 @@ class ItemNoise:
         """(large,) variance of the FAR and (large,) of the FRR of each class at one distance."""
         at = np.array([distance])
         far_variance = self.between_levels(self.false_accepts, at)[:, 0]
-        if evaluation.settings.pairs == "sampled":  # sampling the pairs adds noise
+        if evaluation.counts.negatives.appearances == 1 and evaluation.trials is None:  # sampling the pairs adds noise
             far = evaluation.at(distance).class_far[self.classes]
             far_variance += share(far * (1 - far), evaluation.counts.negatives.totals[self.classes])
         return far_variance, self.between_levels(self.sensitivity, at)[:, 0]
