@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from isomargin.measure.pairs.gallery_inputs import make_templates
     from isomargin.measure.scores.consistency import epsilon_opis, opis
     from isomargin.measure.settings import Settings
+    from isomargin.measure.trials import evaluate_pairs
     from isomargin.models.embedder import make_model
     from isomargin.report.write import write_report
     from isomargin.thresholds.calibrate import calibrate
@@ -54,6 +55,7 @@ __all__ = [
     "epsilon_opis",
     "evaluate",
     "evaluate_gallery",
+    "evaluate_pairs",
     "figures",
     "fit_adapter",
     "load_data",
@@ -93,6 +95,7 @@ _HOMES = {
     "epsilon_opis": "isomargin.measure.scores.consistency",
     "evaluate": "isomargin.measure.evaluate",
     "evaluate_gallery": "isomargin.measure.gallery",
+    "evaluate_pairs": "isomargin.measure.trials",
     "fit_adapter": "isomargin.training.adapt",
     "load_data": "isomargin.data.registry",
     "load_glyphs": "isomargin.data.glyphs",

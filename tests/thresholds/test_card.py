@@ -152,7 +152,7 @@ def test_a_card_of_version_1_is_read_and_saved_as_the_present_version(tmp_path):
 
 
 def test_a_card_of_a_kind_that_is_not_known_is_refused(card, tmp_path):
-    write_changed(card, tmp_path / "card.json", set_at("comparison", value="gallery"), rehash=True)
+    write_changed(card, tmp_path / "card.json", set_at("comparison", value="tournament"), rehash=True)
     with pytest.raises(im.InputError, match="of a kind that this isomargin does not know"):
         ThresholdCard.load(tmp_path / "card.json")
 

@@ -3,7 +3,7 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -25,23 +25,39 @@ from isomargin.cli.opening import (
     Labels,
     LabelsKey,
     NewClasses,
+    ReadOptions,
     equalizing,
     open_embeddings,
     read_options,
     shifts_of,
     without_warnings,
 )
+from isomargin.cli.trials import (
+    CostFalseAccept,
+    CostFalseReject,
+    Groups,
+    LowerIsMoreSimilar,
+    MatchAt,
+    MatchColumn,
+    Prior,
+    ScoreColumn,
+    TrialOptions,
+    Trials,
+    measure_trials,
+)
 from isomargin.core import checks
 from isomargin.core.errors import InputError
+
+K = "1,2,4,8,16,32"
 
 
 def evaluate(
     file: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
             help="File of embeddings and labels: .npz, .npy, .parquet, .pt or .safetensors; or a run's folder."
         ),
-    ],
+    ] = None,
     labels: Labels = None,
     embeddings_key: EmbeddingsKey = "embeddings",
     labels_key: LabelsKey = "labels",
@@ -106,7 +122,7 @@ def evaluate(
         float,
         typer.Option(help="False reject rate for which each class's own threshold is found, to measure their spread."),
     ] = 5e-2,
-    k: Annotated[str, typer.Option(help="Values of k for recall@k, separated by commas.")] = "1,2,4,8,16,32",
+    k: Annotated[str, typer.Option(help="Values of k for recall@k, separated by commas.")] = K,
     map_at_r: Annotated[bool, typer.Option(help="Compute R-precision and MAP@R.")] = True,
     pairs: Annotated[
         str,
@@ -148,6 +164,15 @@ def evaluate(
     ] = "classes",
     draws: Annotated[int, typer.Option(help="Number of bootstrap draws, at least 100.")] = 1000,
     confidence: Annotated[float, typer.Option(help="Confidence level of the intervals.")] = 0.95,
+    trials: Trials = None,
+    groups: Groups = None,
+    score_column: ScoreColumn = None,
+    lower_is_more_similar: LowerIsMoreSimilar = False,
+    match_column: MatchColumn = None,
+    match_at: MatchAt = None,
+    prior: Prior = 0.01,
+    cost_false_accept: CostFalseAccept = 1.0,
+    cost_false_reject: CostFalseReject = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Measure how consistently one distance threshold works across classes, and how well the embeddings retrieve.
@@ -157,6 +182,7 @@ def evaluate(
     from isomargin.core.csv_files import write_csv
     from isomargin.measure.class_table import check_worst_by
     from isomargin.measure.evaluate import evaluate as run
+    from isomargin.measure.settings import UNITS
     from isomargin.measure.statistics.intervals import check_draws, note_on_few_classes
 
     checks.one_of(resample, "resample", ("classes", "items"))
@@ -177,9 +203,31 @@ def evaluate(
         "pairs": pairs != "all",
         "resample": resample != "classes",
     })  # fmt: skip
-    (options,) = read_options([file], labels, embeddings_key, labels_key, equalizer, new_classes)
-    embeddings = open_embeddings(file, options)
-    settings = {
+    if gallery_options.wanted and trials is not None:
+        raise InputError("--trials is a list of pairs and --gallery a set of templates: give one of the two")
+    trial_options = TrialOptions(
+        trials,
+        groups,
+        score_column,
+        lower_is_more_similar,
+        match_column,
+        match_at,
+        prior,
+        cost_false_accept,
+        cost_false_reject,
+    )
+    trial_options.check(
+        file,
+        report=report is not None,
+        new_classes=new_classes,
+        k=k != K,
+        pairs=pairs != "all",
+        device=device is not None,
+        resample=resample != "classes",
+    )
+    trial_options.check_scores(equalizer=equalizer is not None, labels=bool(labels), distances=distances is not None)
+    trial_options.check_kept(per_class)
+    settings: dict[str, Any] = {
         "far": far,
         "frr": frr,
         "distances": distances,
@@ -191,30 +239,36 @@ def evaluate(
         "epsilon_form": epsilon_form,
         "target_far": target_far,
         "target_frr": target_frr,
-        "k": whole_numbers(k),
-        "threads": threads,
     }
-    shifts = None
-    if gallery_options.wanted:
-        evaluation = evaluate_with_gallery(embeddings, options, gallery_options, target_fpir=target_fpir, **settings)
+    options, embeddings, shifts = ReadOptions(), None, None
+    if file is not None:
+        (options,) = read_options([file], labels, embeddings_key, labels_key, equalizer, new_classes)
+    if file is None or trials is not None:
+        evaluation = measure_trials(file, options, trial_options, settings)
+    elif gallery_options.wanted:
+        settings |= {"k": whole_numbers(k), "threads": threads, "target_fpir": target_fpir}
+        evaluation = evaluate_with_gallery(open_embeddings(file, options), options, gallery_options, **settings)
     else:
+        embeddings = open_embeddings(file, options)
         shifts = shifts_of(file, embeddings, options)
         evaluation = without_warnings(
             run,
             embeddings.vectors,
             embeddings.labels,
+            **settings,
+            k=whole_numbers(k),
             map_at_r=map_at_r,
             pairs=pairs,
             negatives_per_positive=negatives_per_positive,
             seed=seed,
             exact=exact,
             device=device,
-            **settings,
+            threads=threads,
             **equalizing(options, shifts),
         )
     bounds = None
     if intervals:
-        items = (embeddings.vectors, embeddings.labels) if resample == "items" else None
+        items = (embeddings.vectors, embeddings.labels) if embeddings is not None and resample == "items" else None
         bounds = evaluation.intervals(draws, confidence, items=items, shifts=shifts)
         for note in note_on_few_classes(evaluation) if resample == "classes" else ():
             print(f"note: {note}", file=sys.stderr)
@@ -224,7 +278,7 @@ def evaluate(
     if per_class is not None:
         with writing(per_class):
             write_csv(evaluation.per_class, per_class)
-    if report is not None:
+    if report is not None and file is not None:
         from isomargin.cli.report import tell_report
         from isomargin.report.sources import Source, report_on
 
@@ -232,9 +286,12 @@ def evaluate(
             source = Source(evaluation, embeddings, shifts=shifts)
             report_on({file.stem: source}, report)
         tell_report(report)
-    varied = "other classes of the same kind" if resample == "classes" else "other items of the same classes"
-    where = " ".join([options.words(file), shlex.join(gallery_options.words())]).strip()
-    show(evaluation, worst, worst_by, as_json, bounds, varied, where)
+    kind = UNITS[evaluation.comparison][1]
+    varied = f"other {kind} of the same kind" if resample == "classes" else "other items of the same classes"
+    if not evaluation.has_classes:
+        varied = "other trials of the same kind, because these have no groups"
+    words = "FILE" if file is None else " ".join([options.words(file), shlex.join(gallery_options.words())]).strip()
+    show(evaluation, worst, worst_by, as_json, bounds, varied, words)
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:

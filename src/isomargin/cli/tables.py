@@ -15,13 +15,15 @@ from rich.text import Text
 
 from isomargin.core.json_values import null_for_nan
 from isomargin.core.text import PARAGRAPH, percent, printable, shortened
-from isomargin.measure.pairs.axis import similarity_of
+from isomargin.measure.pairs.axis import ScoreAxis, similarity_of
 from isomargin.measure.scores.registry import find_score, scores_of
+from isomargin.measure.settings import UNITS
 
 if TYPE_CHECKING:
     from isomargin.measure.comparison import Comparison, Difference
     from isomargin.measure.diagnosis import Finding
     from isomargin.measure.evaluation import Evaluation
+    from isomargin.measure.pairs.trial_counts import TrialDetails
     from isomargin.measure.scores.registry import Score
     from isomargin.measure.statistics.intervals import Interval
     from isomargin.thresholds.transfer import Transfer
@@ -41,7 +43,7 @@ def print_evaluation(
     """Print the scores and the worst classes to standard output."""
     console = make_console()
     console.print(scores_table(evaluation, intervals or {}, resampled))
-    if worst > 0:
+    if worst > 0 and evaluation.has_classes:
         console.print()
         console.print(classes_table(evaluation, worst, worst_by))
 
@@ -73,16 +75,14 @@ def paragraph(text: str) -> RenderableType:
 
 def scores_table(evaluation: "Evaluation", intervals: "Mapping[str, Interval]", resampled: str) -> RenderableType:
     """Return a table of the scores by group, with confidence intervals if there are any."""
-    settings = evaluation.settings
+    settings, axis = evaluation.settings, evaluation.axis
+    ends = "{:.4f} to {:.4f}".format(*map(axis.shown, evaluation.calibration_range))
     groups: dict[str, list[tuple[str, str]]] = {
         "data": data_rows(evaluation),
         "threshold consistency": [],
-        "calibration range": [("distance", "{:.4f} to {:.4f}".format(*evaluation.calibration_range))],
+        "calibration range": [("distance" if axis.has_similarities else "score", ends)],
         "verification": [
-            (
-                f"threshold for FAR {percent(settings.target_far, 6)}",
-                as_threshold(evaluation.target.distance, evaluation.equalizer is not None),
-            )
+            (f"threshold for FAR {percent(settings.target_far, 6)}", as_threshold(evaluation.target.distance, axis))
         ],
         "identification": identification_rows(evaluation),
         "retrieval": [],
@@ -94,7 +94,10 @@ def scores_table(evaluation: "Evaluation", intervals: "Mapping[str, Interval]", 
         found = intervals.get(name)
         bounds = f"  ({score.text(found.low)} to {score.text(found.high)})" if found else ""
         groups[score.group] += [
-            (score.title_for(settings), score.text(value) + widths(name, evaluation) + bounds),
+            (
+                score.title_for(settings) + costs(name, evaluation),
+                score.text(value) + widths(name, evaluation) + bounds,
+            ),
             *chance_rows(score, evaluation),
         ]
     table = Table(box=None, show_header=False, pad_edge=False)
@@ -120,7 +123,7 @@ def data_rows(evaluation: "Evaluation") -> list[tuple[str, str]]:
     gallery = evaluation.identification
     if gallery is None:
         return [
-            ("items, classes", f"{evaluation.items:,} in {evaluation.class_count:,}"),
+            data_row(evaluation),
             ("positive pairs", f"{evaluation.positive_pairs:,}"),
             ("negative pairs", f"{evaluation.negative_pairs:,}" + sampled(evaluation)),
             *equalized,
@@ -148,18 +151,34 @@ def identification_rows(evaluation: "Evaluation") -> list[tuple[str, str]]:
     target = percent(evaluation.settings.target_fpir, 6)
     also = f", margin {point.margin:g}" if point.margin else ""
     return [
-        (f"threshold for FPIR {target}", as_threshold(point.distance, evaluation.equalizer is not None) + also),
+        (f"threshold for FPIR {target}", as_threshold(point.distance, evaluation.axis) + also),
         (f"margin alone for FPIR {target}", f"similarity {by_margin.margin:.4f} above the second class"),
     ]
 
 
+def data_row(evaluation: "Evaluation") -> tuple[str, str]:
+    """Return how many items, or trials, there are in how many classes, or groups."""
+    units, groups = UNITS[evaluation.comparison]
+    if not evaluation.has_classes:
+        return units, f"{evaluation.items:,}"
+    return f"{units}, {groups}", f"{evaluation.items:,} in {evaluation.class_count:,}"
+
+
 def widths(name: str, evaluation: "Evaluation") -> str:
     """Return the unit of a spread of thresholds, and its value as a distance; an empty text for other scores."""
-    spreads = {
-        "far_threshold_spread": evaluation.far_threshold_spread,
-        "frr_threshold_spread": evaluation.frr_threshold_spread,
-    }
-    return f" of the range ({spreads[name].deviation:.4f})" if name in spreads else ""
+    if name not in ("far_threshold_spread", "frr_threshold_spread"):
+        return ""
+    return f" of the range ({getattr(evaluation, name).deviation:.4f})"
+
+
+def costs(name: str, evaluation: "Evaluation") -> str:
+    """Return the prior and the costs of minDCF, or what Cllr left out; an empty text for other scores."""
+    details = evaluation.trials
+    if details is None or name not in ("min_dcf", "cllr"):
+        return ""
+    if name == "cllr":
+        return f" ({details.folds} held out)"
+    return f" (prior {percent(details.prior)}, costs {details.cost_false_accept:g} and {details.cost_false_reject:g})"
 
 
 def equalized_by(equalizer: Mapping[str, Any]) -> str:
@@ -174,9 +193,9 @@ def equalized_by(equalizer: Mapping[str, Any]) -> str:
 
 def chance_rows(score: "Score", evaluation: "Evaluation") -> list[tuple[str, str]]:
     """Return the rows below a share of classes near a target: what chance would leave, and how many do not count."""
-    found = {"far_within_two": evaluation.far_within_two, "frr_within_two": evaluation.frr_within_two}.get(score.name)
-    if found is None:
+    if score.name not in ("far_within_two", "frr_within_two"):
         return []
+    found = getattr(evaluation, score.name)
     left_out = f"{found.left_out:,} of {found.classes + found.left_out:,}"
     return [("  if only chance differed", score.text(found.expected)), ("  classes left out, too few pairs", left_out)]
 
@@ -186,15 +205,16 @@ def sampled(evaluation: "Evaluation") -> str:
     return " (sampled)" if evaluation.settings.pairs == "sampled" else ""
 
 
-def as_threshold(distance: float, equalized: bool = False) -> str:
-    """Format a distance with the similarity that it corresponds to.
+def as_threshold(distance: float, axis: ScoreAxis) -> str:
+    """Format a distance with the similarity that it corresponds to, or as a score if scores were given.
 
-    >>> as_threshold(1.0), as_threshold(1.0, equalized=True)
-    ('distance 1.0000 (cosine 0.5000)', 'distance 1.0000 (equalized similarity 0.5000)')
+    >>> as_threshold(1.0, ScoreAxis("l2_distance", 0.0, 2.0)), as_threshold(-0.75, ScoreAxis("similarity_score", -1, 0))
+    ('distance 1.0000 (cosine 0.5000)', 'score at least 0.7500')
     """
-    return (
-        f"distance {distance:.4f} ({'equalized similarity' if equalized else 'cosine'} {similarity_of(distance):.4f})"
-    )
+    if not axis.has_similarities:
+        return f"score at {'least' if axis.name == 'similarity_score' else 'most'} {axis.shown(distance):.4f}"
+    kind = "cosine" if axis.name == "l2_distance" else "equalized similarity"
+    return f"distance {distance:.4f} ({kind} {similarity_of(distance):.4f})"
 
 
 def classes_table(evaluation: "Evaluation", number: int, by: str) -> RenderableType:
@@ -202,9 +222,11 @@ def classes_table(evaluation: "Evaluation", number: int, by: str) -> RenderableT
     classes = evaluation.worst_classes(number, by)
     far = f"FAR {percent(evaluation.settings.target_far, 6)}"
     table = Table(box=None, pad_edge=False)
-    table.add_column("class")  # on a narrow terminal, this column is cut instead of the numbers
     gallery = evaluation.identification
-    items = ("items",) if gallery is None else ("enrolled", "probes")
+    units, groups = UNITS[evaluation.comparison]
+    one = "group" if groups == "groups" else "class"
+    table.add_column(one)  # on a narrow terminal, this column is cut instead of the numbers
+    items = (units,) if gallery is None else ("enrolled", "probes")
     added = () if gallery is None or not gallery.unknown else ("of false positives",)
     for header in (*items, "FAR", "FRR", "own threshold", "mean utility", "of OPIS", "EER", *added):
         table.add_column(header, justify="right", no_wrap=True)
@@ -220,13 +242,14 @@ def classes_table(evaluation: "Evaluation", number: int, by: str) -> RenderableT
         table.add_row(name, *map(Text, cells))
     target = evaluation.target
     rates = (f"{target.far:.3%}", f"{target.frr:.1%}")
+    threshold = f"{evaluation.axis.shown(target.distance):.4f}"
     sizes = [f"{evaluation.items:,}"] if gallery is None else [f"{gallery.enrolled.sum():,}", f"{gallery.known:,}"]
-    pooled = (*sizes, *rates, f"{target.distance:.4f}", f"{evaluation.mean_utility:.3f}")
-    table.add_row("all classes", *pooled, "", f"{evaluation.eer:.1%}", style="dim")
+    pooled = (*sizes, *rates, threshold, f"{evaluation.mean_utility:.3f}")
+    table.add_row(f"all {groups}", *pooled, "", f"{evaluation.eer:.1%}", style="dim")
     words = by.upper() if by in ("far", "frr", "eer") else by.replace("_", " ")
-    worst = "the worst class" if len(classes) == 1 else f"the {len(classes)} worst classes"
+    worst = f"the worst {one}" if len(classes) == 1 else f"the {len(classes)} worst {groups}"
     title = f"{worst} by {words}, at the one threshold for {far}"
-    below = f"own threshold: where the class itself has {far}. of OPIS: the class's share of OPIS"
+    below = f"own threshold: where the {one} itself has {far}. of OPIS: the {one}'s share of OPIS"
     if added:
         below += ". of false positives: of the accepted unknown probes, those for which the class comes first"
     return Group(Text(title, style="bold"), table, paragraph(below))
@@ -242,7 +265,7 @@ def transfer_table(transfer: "Transfer") -> RenderableType:
         rates = (row.far, row.far_difference), (row.frr, row.frr_difference), (row.accuracy, row.accuracy_difference)
         cells = [f"{rate:.2%}" + (f" ({100 * difference:+.2f})" if place else "") for rate, difference in rates]
         worst = (f"{row.worst_class_far:.1%}", f"{row.worst_class_frr:.1%}")
-        own_threshold = "none" if np.isnan(row.own_distance) else f"{row.own_distance:.4f}"
+        own_threshold = "none" if np.isnan(row.own_distance) else f"{transfer.axis.shown(row.own_distance):.4f}"
         name = Text(shortened(row.name), no_wrap=True, overflow="ellipsis")
         table.add_row(name, f"{row.classes:,}", *cells, *worst, own_threshold)
     below = (
@@ -250,7 +273,7 @@ def transfer_table(transfer: "Transfer") -> RenderableType:
         "*: the rate that one class in twenty exceeds. own: the threshold at which the set has the FAR of the "
         "calibration set"
     )
-    title = f"one threshold for all: {as_threshold(transfer.distance, transfer.equalized)}"
+    title = f"one threshold for all: {as_threshold(transfer.distance, transfer.axis)}"
     return Group(Text(title, style="bold"), table, paragraph(below))
 
 
@@ -321,7 +344,7 @@ def as_values(
     intervals: "Mapping[str, Interval] | None" = None,
 ) -> dict[str, Any]:
     """Return the scores, the settings and the worst classes as JSON values, and the intervals if there are any."""
-    records = evaluation.worst_classes(worst, worst_by).to_dict("records")
+    records = evaluation.worst_classes(worst if evaluation.has_classes else 0, worst_by).to_dict("records")
     plain = [{name: as_plain(value) for name, value in row.items()} for row in records]
     bounds = {} if intervals is None else {"intervals": {name: asdict(found) for name, found in intervals.items()}}
     return {
@@ -329,10 +352,17 @@ def as_values(
         **bounds,
         "settings": asdict(evaluation.settings),
         "method": evaluation.method,
+        "comparison": evaluation.comparison,
+        **({} if evaluation.trials is None else {"trials": trial_values(evaluation.trials)}),
         "equalizer": evaluation.equalizer,
         "notes": list(evaluation.all_notes),
         "worst_classes": plain,
     }
+
+
+def trial_values(details: "TrialDetails") -> dict[str, Any]:
+    """Return the choices of an evaluation of trials as JSON values; Cllr is among the scores."""
+    return {name: value for name, value in asdict(details).items() if name != "cllr"}
 
 
 def as_plain(value: Any) -> Any:

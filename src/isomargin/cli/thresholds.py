@@ -39,6 +39,7 @@ Cost = Annotated[
 ]
 Distance = Annotated[float | None, typer.Option(help="Describe this L2 distance instead of choosing a threshold.")]
 Cosine = Annotated[float | None, typer.Option(help="Describe this cosine similarity instead of choosing a threshold.")]
+Score = Annotated[float | None, typer.Option(help="Describe this score instead, for trials that were given as scores.")]
 Draws = Annotated[int, typer.Option(help="Number of bootstrap resamples of the classes.")]
 Confidence = Annotated[float, typer.Option(help="Confidence level of the intervals.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")]
@@ -53,6 +54,7 @@ def threshold(
     cost: Cost = None,
     distance: Distance = None,
     cosine: Cosine = None,
+    score: Score = None,
     unseen: Annotated[
         bool,
         typer.Option("--unseen", help="Promise --far or --frr for the mean over unseen classes."),
@@ -103,9 +105,14 @@ def threshold(
         raise InputError("--prior belongs to --calibrate: give both, or --cost for a threshold by prior")
     if unseen and delta is not None:
         raise InputError("--unseen promises the mean over unseen classes, --delta each class by itself: give one")
-    target = wanted(far, frr, best_utility, cost, distance, cosine)
+    target = wanted(far, frr, best_utility, cost, distance if score is None else score, cosine)
+    if score is not None and distance is not None:
+        raise InputError("--distance and --score were given: a threshold is one of them")
     evaluation = open_evaluation(file, options)
     check_cosine(cosine, evaluation)
+    check_scale(distance, score, evaluation)
+    if score is not None:
+        target = {"distance": evaluation.axis.shown(score)}
     interval: dict[str, Any] = {"draws": draws, "confidence": confidence, "seed": seed}
     if unseen or delta is not None:
         if not set(target) <= {"far", "frr"}:
@@ -168,6 +175,7 @@ def transfer(
     else:
         chosen_on = open_evaluation(calibration, first)
         check_cosine(cosine, chosen_on)
+        check_scale(distance, None, chosen_on)
         choice = choose_threshold(chosen_on, **wanted(far, frr, best_utility, cost, distance, cosine))
         result = transfer_threshold(choice.distance, chosen_on, sets)
     if output is not None:
@@ -248,8 +256,18 @@ def wanted(
     return given or {"far": 0.01}
 
 
+def check_scale(distance: float | None, score: float | None, evaluation: "Evaluation") -> None:
+    """Refuse a distance as the threshold of scores that were given, and a score as the threshold of distances."""
+    if distance is not None and not evaluation.axis.has_similarities:
+        raise InputError("--distance is one between embeddings, but these trials have scores: give --score")
+    if score is not None and evaluation.axis.has_similarities:
+        raise InputError("--score is for trials that were given as scores, but these have distances: give --distance")
+
+
 def check_cosine(cosine: float | None, evaluation: "Evaluation") -> None:
-    """Refuse a cosine as the threshold of equalized similarities, which are something else."""
+    """Refuse a cosine as the threshold of equalized similarities or of scores, which are something else."""
+    if cosine is not None and not evaluation.axis.has_similarities:
+        raise InputError("--cosine is a similarity of embeddings, but these trials have scores: give --score")
     if cosine is not None and evaluation.equalizer is not None:
         raise InputError("--cosine is a plain similarity, but these are equalized: give --distance, on their own axis")
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from isomargin.core.errors import InputError
 from isomargin.core.text import printable
+from isomargin.measure.settings import COMPARED
 
 if TYPE_CHECKING:
     from isomargin.measure.evaluation import Evaluation
@@ -32,6 +33,11 @@ def check_evaluations(evaluations: Mapping[str, Evaluation]) -> None:
         raise InputError(f"evaluations by name are needed, such as {{'mine': evaluation}}, and not {kind}")
     if not evaluations:
         raise InputError("there is no evaluation to draw: at least one is needed")
+    for name, evaluation in evaluations.items():
+        if evaluation.comparison == "trials":
+            raise InputError(
+                f"{printable(name)} compares {COMPARED['trials']}, which figures cannot show: give one of all pairs"
+            )
 
 
 def check_alike(evaluations: Mapping[str, Evaluation], settings: Sequence[str] = DECIDES_OPIS) -> None:

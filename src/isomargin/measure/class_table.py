@@ -21,10 +21,11 @@ def class_table(evaluation: "Evaluation") -> "pandas.DataFrame":
     Values that need a positive pair are NaN for classes without one. The columns are:
 
     - ``class``: the label.
-    - ``items``, ``positive_pairs``, ``negative_pairs``: how many the class has. For a gallery, ``enrolled`` and
-      ``probes`` in place of ``items``; a pair is a probe and a template.
+    - ``items`` (of a group of trials, the trials), ``positive_pairs``, ``negative_pairs``: how many the class has. For
+      a gallery, ``enrolled`` and ``probes`` in place of ``items``; a pair is a probe and a template.
     - ``far``, ``frr``: error rates of the class at the pooled threshold for the target FAR.
-    - ``far_threshold``, ``frr_threshold``: the distances at which the class itself would have the target FAR and FRR.
+    - ``far_threshold``, ``frr_threshold``: the distances (or given scores) at which the class itself would have the
+      target FAR and FRR.
     - ``mean_utility``: utility averaged over the calibration range.
     - ``opis_contribution``: the part of OPIS that comes from the class; the parts add up to OPIS.
     - ``eer``, ``auc``: equal error rate and area under the ROC curve of the class's pairs.
@@ -54,8 +55,8 @@ def class_table(evaluation: "Evaluation") -> "pandas.DataFrame":
         "negative_pairs": evaluation.counts.negatives.totals,
         "far": evaluation.target.class_far,
         "frr": evaluation.target.class_frr,
-        "far_threshold": summary.class_far_distance,
-        "frr_threshold": summary.class_frr_distance,
+        "far_threshold": evaluation.axis.shown(summary.class_far_distance),
+        "frr_threshold": evaluation.axis.shown(summary.class_frr_distance),
         "mean_utility": of_curves(curves.class_mean_utility),
         "opis_contribution": of_curves(curves.squared_deviations / len(curves.classes)),
         "eer": summary.class_eer,

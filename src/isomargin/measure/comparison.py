@@ -89,6 +89,8 @@ class Comparison:
         recall = next((score for score in rows if score.startswith("recall@")), None)
         if recall is not None:
             parts.append(self.phrase(recall, rows[recall]))
+        elif "min_dcf" in rows:  # trials
+            parts.append(self.phrase("EER", rows["eer"]))
         return "; ".join(parts)
 
     def phrase(self, subject: str, row: Difference) -> str:
@@ -228,6 +230,8 @@ def check_comparable(evaluations: Mapping[str, Evaluation]) -> None:
                 "evaluate both in the same way"
             )
         check_same_classes(first_name, first, name, other)
+        if first.trials is not None and other.trials is not None:
+            check_same_trials(first_name, first, name, other)
         for field in fields(Settings):
             first_value, other_value = getattr(first.settings, field.name), getattr(other.settings, field.name)
             if field.name in MUST_AGREE and first_value != other_value:
@@ -257,6 +261,24 @@ def check_same_classes(first_name: str, first: Evaluation, name: str, other: Eva
         f"{first_name} and {name} were not evaluated on the same classes ({'; '.join(parts)}): "
         "a paired comparison needs the same test classes for every model"
     )
+
+
+def check_same_trials(first_name: str, first: Evaluation, name: str, other: Evaluation) -> None:
+    """Refuse models that were not scored on the same list of trials, or with other costs."""
+    for kind in ("positives", "negatives"):
+        if not np.array_equal(getattr(first.counts, kind).totals, getattr(other.counts, kind).totals):
+            raise InputError(
+                f"{first_name} and {name} have different numbers of {kind[:-1]} trials per group: a paired comparison "
+                "needs the same list of trials for every model"
+            )
+    choices = ("prior", "cost_false_accept", "cost_false_reject")
+    for choice in choices:
+        first_value, other_value = getattr(first.trials, choice), getattr(other.trials, choice)
+        if first_value != other_value:
+            raise InputError(
+                f"{first_name} was evaluated with {choice} {first_value:g} and {name} with {other_value:g}: "
+                "evaluate both alike"
+            )
 
 
 def notes_on_sizes(evaluations: Mapping[str, Evaluation]) -> list[str]:

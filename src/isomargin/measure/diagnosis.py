@@ -4,7 +4,7 @@ Each rule compares a statistic of an evaluation with a limit and proposes a reme
 statistics, and what they are on the data on which the limits were chosen.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -69,7 +69,11 @@ def diagnose(evaluation: "Evaluation") -> tuple[Finding, ...]:
     if evaluation.comparison == "gallery":
         found = uneven_templates(evaluation)
         return () if found is None else (found,)
+    if not evaluation.has_classes:
+        return ()
     findings = tuple(finding for rule in RULES if (finding := rule(evaluation)) is not None)
+    if not evaluation.axis.has_similarities:  # there are no embeddings to equalize or to train on
+        findings = tuple(replace(found, remedy="" if FILE in found.remedy else found.remedy) for found in findings)
     if not findings and (evaluation.opis < GOOD_OPIS or evaluation.debiased_opis < GOOD_OPIS):
         return (Finding("one_threshold", "One threshold suits these classes about equally well.", ""),)
     return findings
@@ -156,8 +160,8 @@ def after_equalizing(evaluation: "Evaluation") -> str:
 def common_part(evaluation: "Evaluation") -> Finding | None:
     """Cosines are high even between classes, because all embeddings share a common part: their mean."""
     similarity = evaluation.counts.negatives.mean_similarity
-    if evaluation.equalizer is not None or similarity < COMMON_PART or evaluation.eer < POOR_EER:
-        return None  # equalizing subtracts the common part too
+    if evaluation.axis.name != "l2_distance" or similarity < COMMON_PART or evaluation.eer < POOR_EER:
+        return None  # equalizing subtracts the common part too, and other scores are not cosines
     sentence = f"Embeddings share a common part: the mean cosine of negative pairs is {similarity:.2f}."
     remedy = "subtract their mean before normalising and evaluate again: EER and FRR usually fall, OPIS need not"
     return Finding("common_part", sentence, remedy)

@@ -20,17 +20,18 @@ from isomargin.core.json_values import null_for_nan
 from isomargin.measure import saving
 from isomargin.measure.class_table import class_table, worst_rows
 from isomargin.measure.identification import Identification, IdentificationPoint
-from isomargin.measure.pairs.axis import ScoreAxis
+from isomargin.measure.pairs.axis import L2, ScoreAxis
 from isomargin.measure.pairs.counts import PairCounts, RankCounts
-from isomargin.measure.pairs.distances import BinnedDistances, Floats
+from isomargin.measure.pairs.distances import BinnedDistances, Floats, ListedDistances, pooled_share
 from isomargin.measure.pairs.inputs import Shifts
 from isomargin.measure.pairs.rates import ROUNDING
 from isomargin.measure.pairs.summary import PairSummary, summarize
-from isomargin.measure.scores import consistency
+from isomargin.measure.pairs.trial_counts import TrialDetails
+from isomargin.measure.scores import consistency, detection
 from isomargin.measure.scores.curves import Curves, make_curves, share
 from isomargin.measure.scores.registry import scores_of
 from isomargin.measure.scores.within_two import WithinTwo
-from isomargin.measure.settings import COMPARED, Comparison, Settings
+from isomargin.measure.settings import COMPARED, UNITS, Comparison, Settings
 from isomargin.measure.statistics.class_rates import far_within_two, frr_within_two
 from isomargin.measure.statistics.item_noise import ItemNoise, debiased_opis, notes_on_noise, opis_noise
 
@@ -70,6 +71,7 @@ class Evaluation:
       threshold (`at`).
     - **Retrieval**: `recall_at_k`, `r_precision`, `map_at_r`.
     - **Classes**: `per_class` (a table with one row per class), `worst_classes`, `curves`.
+    - **Trials**, if a list of them was measured: `min_dcf`, `min_cllr`, `cllr`.
     - **Reliability**: `intervals` (confidence intervals), `all_notes` (warnings about the input and the method).
 
     `with_settings` computes the scores for other settings without another pass over the pairs. `save` and `load` store
@@ -109,10 +111,17 @@ class Evaluation:
     identification: Identification | None = None
     """For a gallery, the best classes of each probe; then ``names`` are the enrolled classes, ``sizes`` their known
     probes, and a pair is a probe and a template."""
+    trials: TrialDetails | None = None
+    """Costs and calibration of a list of trials, whose groups are the classes; None for other comparisons."""
 
     def __repr__(self) -> str:
         recall = "".join(f", recall@{k}={value:.4f}" for k, value in list(self.recall_at_k.items())[:1])
-        sizes = f"{self.items:,} items, {self.class_count:,} classes, {self.method}"
+        items, classes = UNITS[self.comparison]
+        sizes = f"{self.items:,} {items}, {self.class_count:,} {classes}, {self.method}"
+        if self.trials is not None:
+            sizes += f", eer={self.eer:.4g}"
+        if not self.has_classes:
+            return f"<Evaluation: {sizes}>"
         return f"<Evaluation: {sizes}, opis={self.opis:.4g}, epsilon_opis={self.epsilon_opis:.4g}{recall}>"
 
     # ----- sizes
@@ -124,8 +133,15 @@ class Evaluation:
 
     @property
     def items(self) -> int:
-        """Number of embeddings."""
+        """Number of embeddings, or of trials."""
+        if self.trials is not None:  # a trial may belong to two groups
+            return self.positive_pairs + self.negative_pairs
         return int(self.sizes.sum())
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether there are classes to compare: False for trials without groups."""
+        return self.trials is None or self.class_count > 1
 
     @property
     def images(self) -> int:
@@ -164,13 +180,15 @@ class Evaluation:
     def curves(self) -> Curves:
         """Sensitivity, specificity, precision and utility of each class on the grid of the calibration range."""
         positives, negatives = self.counts.positives.totals, self.counts.negatives.totals
-        return make_curves(self.summary, self.settings, positives, negatives, self.negative_pairs, self.with_curve)
+        pooled = (self.positive_pairs, self.negative_pairs)
+        return make_curves(self.summary, self.settings, positives, negatives, *pooled, self.with_curve)
 
     @property
     def with_curve(self) -> NDArray[np.int64]:
-        """(curves,) the classes that have a utility curve: those with a positive pair, or with two known probes."""
+        """(curves,) the classes that have a utility curve: those with pairs of both kinds, or with two known probes."""
         fewest = 1 if self.identification is None else FEWEST_PROBES
-        return np.flatnonzero((self.counts.positives.totals > 0) & (self.sizes >= fewest))
+        has_pairs = (self.counts.positives.totals > 0) & (self.counts.negatives.totals > 0)
+        return np.flatnonzero(has_pairs & (self.sizes >= fewest))
 
     @cached_property
     def opis(self) -> float:
@@ -178,11 +196,15 @@ class Evaluation:
 
         0 means that one threshold serves all classes equally well. See `consistency.opis` for the formula.
         """
+        if not self.has_classes:
+            return float("nan")
         return consistency.opis(self.curves.utility, self.curves.mean_utility)
 
     @cached_property
     def printed_opis(self) -> float:
         """OPIS as the paper's Algorithm 1 prints it, a sum without step width; see `consistency.printed_opis`."""
+        if not self.has_classes:
+            return float("nan")
         low, high = self.calibration_range
         return consistency.printed_opis(self.curves.utility, high - low, self.curves.mean_utility)
 
@@ -206,6 +228,8 @@ class Evaluation:
 
         Each group is the share ``epsilon`` of all classes.
         """
+        if not self.has_classes:
+            return float("nan")
         settings, curves = self.settings, self.curves
         return consistency.epsilon_opis(
             curves.first_rate(settings),
@@ -271,8 +295,9 @@ class Evaluation:
     def target(self) -> OperatingPoint:
         """The error rates at the pooled threshold for ``target_far``, pooled and for each class."""
         summary, positives, negatives = self.summary, self.counts.positives, self.counts.negatives
-        far = summary.target_negatives_within.sum() / negatives.totals.sum()
-        frr = 1 - summary.target_positives_within.sum() / positives.pooled_total
+        at = np.array([summary.target_distance])
+        far = pooled_share(negatives, summary.target_negatives_within[:, None], at)[0]
+        frr = 1 - pooled_share(positives, summary.target_positives_within[:, None], at)[0]
         class_far = share_or_nan(summary.target_negatives_within, negatives.totals)
         return OperatingPoint(
             summary.target_distance, float(far), float(frr), class_far, self._frr(summary.target_positives_within)
@@ -299,6 +324,20 @@ class Evaluation:
             class_far=share_or_nan(negatives.within(threshold)[:, 0], negatives.totals),
             class_frr=self._frr(positives.within(threshold)[:, 0]),
         )
+
+    def at_score(self, score: float) -> OperatingPoint:
+        """Return the error rates if pairs are accepted by this score, for trials that were given as scores.
+
+        >>> import isomargin as im
+        >>> same = np.arange(8) < 3
+        >>> evaluation = im.evaluate_pairs([7, 8, 9, 1, 2, 3, 4, 8], same, far=(0.2, 0.5), target_far=0.2)
+        >>> point = evaluation.at_score(8)
+        >>> round(point.far, 3), round(point.frr, 3)
+        (0.2, 0.333)
+        """
+        if self.axis.has_similarities:
+            raise InputError("these pairs have distances and no other scores: call at with a distance")
+        return self.at(self.axis.shown(score))
 
     def _frr(self, accepted: Floats) -> Floats:
         return 1 - share_or_nan(accepted, self.counts.positives.totals)
@@ -342,6 +381,35 @@ class Evaluation:
         if self.identification is None or self.identification.unknown * self.settings.target_fpir < 1 - ROUNDING:
             return None
         return find(self.identification)
+
+    # ----- trials
+
+    @cached_property
+    def min_dcf(self) -> float:
+        """Least normalised detection cost of any threshold; NaN unless trials were measured.
+
+        See `detection.detection_costs` for the formula. The prior and the costs are those of `trials`.
+        """
+        if self.trials is None:
+            return float("nan")
+        costs = (self.trials.prior, self.trials.cost_false_accept, self.trials.cost_false_reject)
+        return detection.min_dcf(*self._listed(), *costs)
+
+    @cached_property
+    def min_cllr(self) -> float:
+        """Cllr after the best increasing map from scores to likelihood ratios; NaN unless trials were measured."""
+        return float("nan") if self.trials is None else detection.min_cllr(*self._listed())
+
+    @property
+    def cllr(self) -> float:
+        """Cllr of calibrated scores, cross-fitted by logistic regression; NaN unless trials were measured."""
+        return float("nan") if self.trials is None else self.trials.cllr
+
+    def _listed(self) -> tuple[Floats, Floats]:
+        positives, negatives = self.counts.positives, self.counts.negatives
+        assert isinstance(positives, ListedDistances)
+        assert isinstance(negatives, ListedDistances)
+        return positives.pooled, negatives.pooled
 
     # ----- retrieval
 
@@ -433,6 +501,8 @@ class Evaluation:
         from isomargin.measure.statistics.item_resampling import item_intervals
 
         if items is not None:
+            if self.trials is not None:
+                raise InputError("a list of trials does not say which items they share: leave out items")
             return item_intervals(self, *items, draws, confidence, seed, shifts)
         return intervals(self, draws, confidence, seed)
 
@@ -487,9 +557,14 @@ class Evaluation:
             "positive_pairs": self.positive_pairs,
             "negative_pairs": self.negative_pairs,
         }
-        distances = {"d_min": low, "d_max": high, "target_distance": self.target.distance}
         scores = {name: score.read(self) for name, score in scores_of(self).items()}
-        numbers = {**sizes, **scores, **distances, "eer_distance": self.eer_distance}
+        if self.axis.has_similarities:
+            distances = {"d_min": low, "d_max": high, "target_distance": self.target.distance}
+            distances |= {"eer_distance": self.eer_distance}
+        else:
+            shown = {"target_score": self.target.distance, "eer_score": self.eer_distance}
+            distances = {name: self.axis.shown(distance) for name, distance in shown.items()}
+        numbers = {**sizes, **scores, **distances}
         return {name: float(value) for name, value in numbers.items()}
 
     def scores(self) -> dict[str, Any]:
@@ -504,15 +579,22 @@ class Evaluation:
         plain = {
             name: int(value) if name in integers else null_for_nan(value) for name, value in self.scalars().items()
         }
-        return {
+        target = {"distance" if self.axis.has_similarities else "score": self.axis.shown(self.target.distance)}
+        values = {
             **plain,
+            "calibration_range": [self.axis.shown(end) for end in self.calibration_range],
+            "target": {**target, "far": self.target.far, "frr": self.target.frr},
+        }
+        if self.trials is None:
+            values["recall_at_k"] = {str(k): value for k, value in self.recall_at_k.items()}
+        if not self.has_classes:
+            return values
+        return {
+            **values,
             "printed_opis": self.printed_opis,
-            "calibration_range": list(self.calibration_range),
-            "target": {"distance": self.target.distance, "far": self.target.far, "frr": self.target.frr},
-            "recall_at_k": {str(k): value for k, value in self.recall_at_k.items()},
             "class_thresholds": {
-                "far": spread_values(self.far_threshold_spread),
-                "frr": spread_values(self.frr_threshold_spread),
+                "far": spread_values(self.far_threshold_spread, self.axis),
+                "frr": spread_values(self.frr_threshold_spread, self.axis),
             },
             "within_two": {"far": self.far_within_two.as_values(), "frr": self.frr_within_two.as_values()},
         }
@@ -541,9 +623,10 @@ def share_or_nan(part: Floats, total: NDArray[np.int64]) -> Floats:
     return np.where(total > 0, share(part, total), np.nan)
 
 
-def spread_values(spread: consistency.ThresholdSpread) -> dict[str, Any]:
-    """Return a spread as JSON values."""
+def spread_values(spread: consistency.ThresholdSpread, axis: ScoreAxis = L2) -> dict[str, Any]:
+    """Return a spread as JSON values; the quantiles of the thresholds as they are shown, strictest first."""
+    shown = {q: axis.shown(distance) for q, distance in spread.quantiles.items()}
     return {
         name: {str(q): v for q, v in value.items()} if isinstance(value, dict) else value
-        for name, value in asdict(spread).items()
+        for name, value in {**asdict(spread), "quantiles": shown}.items()
     }

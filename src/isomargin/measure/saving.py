@@ -20,12 +20,13 @@ from isomargin.measure.pairs.axis import L2, AxisName, ScoreAxis
 from isomargin.measure.pairs.counts import PairCounts, RankCounts
 from isomargin.measure.pairs.distances import BinnedDistances, ClassDistances, ListedDistances
 from isomargin.measure.pairs.summary import PairSummary, summarize
+from isomargin.measure.pairs.trial_counts import TrialDetails
 from isomargin.measure.settings import Comparison, Settings
 from isomargin.measure.statistics.item_noise import ItemNoise
 
 FORMAT = "isomargin evaluation"
 VERSION = 3
-NOT_SHAPED = ("notes", "equalizer", "comparison", "identification")  # parts whose shape does not depend on the others
+NOT_SHAPED = ("notes", "equalizer", "comparison", "identification", "trials")  # their shape does not depend on others
 ACCEPT = "at_most"  # a pair is accepted if its value on the score axis is at most the threshold
 
 
@@ -100,6 +101,7 @@ def as_json_values(parts: Mapping[str, Any], scores: dict[str, Any]) -> dict[str
         "summary": pack_summary(parts["summary"]) if exact else None,
         "item_noise": None if parts["item_noise"] is None else pack_fields(parts["item_noise"]),
         "identification": None if parts["identification"] is None else pack_identification(parts["identification"]),
+        **pack_trials(parts["trials"]),
     }
 
 
@@ -125,6 +127,7 @@ def from_json_values(values: dict[str, Any]) -> dict[str, Any]:
         "equalizer": values["equalizer"],
         "comparison": values["comparison"],
         "identification": unpack_identification(values.get("identification"), axis),
+        "trials": unpack_trials(values),
     }
     if not fits_together(**{name: part for name, part in parts.items() if name not in NOT_SHAPED}):
         raise InputError("the parts of this evaluation do not fit together: the file is damaged")
@@ -156,7 +159,7 @@ def fits_together(
         and ranks.hits.shape == (*classes, len(ranks.k))
     )
     noise_fits = item_noise is None or fits_classes(item_noise, len(sizes))
-    appearances_fit = positives.appearances == 1 and negatives.appearances in (1, 2)
+    appearances_fit = positives.appearances in (1, 2) and negatives.appearances in (1, 2)
     kinds_fit = names.dtype.kind in "iuU" and method in ("exact", "binned")
     return shapes_fit and noise_fits and appearances_fit and kinds_fit
 
@@ -221,6 +224,20 @@ def unpack_identification(values: dict[str, Any] | None, axis: ScoreAxis) -> Ide
     return found
 
 
+def pack_trials(details: TrialDetails | None) -> dict[str, Any]:
+    """Return the details of trials as JSON values; nothing for other comparisons."""
+    if details is None:
+        return {}
+    return {"trials": {name: null_for_nan(value) for name, value in asdict(details).items()}}
+
+
+def unpack_trials(values: dict[str, Any]) -> TrialDetails | None:
+    """Return the details that ``pack_trials`` packed."""
+    if values["comparison"] != "trials":
+        return None
+    return TrialDetails(**{**values["trials"], "cllr": nan_for_null(values["trials"]["cllr"])})
+
+
 def pack_axis(axis: ScoreAxis) -> dict[str, Any]:
     """Return the score axis as JSON values."""
     return {**asdict(axis), "accept": ACCEPT}
@@ -235,6 +252,8 @@ def pack_distances(distances: ClassDistances) -> dict[str, Any]:
     """Return distances as JSON values."""
     if isinstance(distances, ListedDistances):
         listed = {"distances": pack_array(distances.distances), "offsets": pack_array(distances.offsets)}
+        if distances.each_once is not None:
+            listed["each_once"] = pack_array(distances.each_once)
         return {"kind": "listed", "appearances": distances.appearances, **listed}
     binned = {"counts": pack_array(distances.counts), "start": distances.start, "reach": distances.reach}
     return {"kind": "binned", "appearances": distances.appearances, **binned}
@@ -246,7 +265,8 @@ def unpack_distances(values: dict[str, Any], axis: ScoreAxis) -> ClassDistances:
         offsets, distances = unpack_array(values["offsets"]), unpack_array(values["distances"])
         if distances.shape != (offsets[-1],):
             raise InputError("the distances of this evaluation do not fit together: the file is damaged")
-        return ListedDistances(distances, offsets, values["appearances"], axis)
+        each_once = unpack_array(values["each_once"]) if "each_once" in values else None
+        return ListedDistances(distances, offsets, values["appearances"], axis, each_once)
     span = float(values.get("start", 0.0)), float(values["reach"])  # files without a start have plain distances
     return BinnedDistances.within_span(unpack_array(values["counts"]), span, axis, values["appearances"])
 

@@ -21,6 +21,8 @@ COMPARED = {
     "trials": "the pairs of a list of trials",
 }
 """The same in words."""
+UNITS = {"all_pairs": ("items", "classes"), "gallery": ("known probes", "classes"), "trials": ("trials", "groups")}
+"""What is counted, and what it is grouped by, in words."""
 
 CHOICES = {"utility": Utility, "mean_curve": MeanCurve, "epsilon_form": EpsilonForm, "pairs": Pairs}
 MOST = 1_000_000  # more than any grid or sample needs, and small enough for memory

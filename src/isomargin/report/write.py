@@ -17,6 +17,7 @@ from isomargin.core.errors import InputError
 from isomargin.core.files import atomic_write
 from isomargin.core.text import printable
 from isomargin.measure.evaluation import Evaluation
+from isomargin.measure.settings import COMPARED
 from isomargin.report.contents import Examples, contents
 
 SCRIPTS = ("numbers.js", "runs.js", "state.js", "plots.js", "threshold.js", "classes.js", "page.js")
@@ -70,6 +71,11 @@ def check_evaluations(evaluations: Mapping[str, Evaluation]) -> None:
         if not (isinstance(name, str) and isinstance(evaluation, Evaluation)):
             kinds = f"{type(name).__name__} to {type(evaluation).__name__}"
             raise InputError(f"evaluations should map names (str) to Evaluation objects, not {kinds}")
+        if evaluation.comparison == "trials":
+            raise InputError(
+                f"{name} compares {COMPARED['trials']}, which a report cannot show: `isomargin evaluate` prints its "
+                "scores and writes its groups with --per-class"
+            )
         for kind, pairs in (("positive", evaluation.positive_pairs), ("negative", evaluation.negative_pairs)):
             if pairs == 0:
                 raise InputError(f"{name} has no {kind} pairs: a report needs positive and negative pairs")

@@ -417,6 +417,13 @@ def calibrate(
     True
     """
     checks.one_of(method, "method", get_args(Method))
+    if not evaluation.axis.has_similarities:
+        raise InputError(
+            "a calibration maps similarities of embeddings, and these trials have scores of another kind: fit a map to "
+            "the scores themselves, for example by logistic regression"
+        )
+    if not evaluation.has_classes:
+        raise InputError("these trials have no groups, and calibrating holds out whole groups: give groups")
     share = BALANCED if prior is None else checks.share(prior, "prior")
     counts = evaluation.counts
     check_pairs(counts)

@@ -21,6 +21,7 @@ from isomargin.core.files import atomic_write, check_file, reading
 from isomargin.core.json_values import digest, null_for_nan
 from isomargin.core.text import LONGEST, printable
 from isomargin.measure.evaluation import Evaluation
+from isomargin.measure.settings import COMPARED
 from isomargin.measure.statistics.intervals import note_on_few_classes, note_on_no_event
 from isomargin.thresholds.calibrate import Calibration
 from isomargin.thresholds.card_text import summary
@@ -29,7 +30,6 @@ from isomargin.thresholds.threshold_choice import QUANTILES, ThresholdChoice
 
 FORMAT = "isomargin threshold card"
 VERSION = 2
-COMPARISON = "all_pairs"  # what every card so far is about
 LARGEST_CARD = 1 << 20  # bytes that are searched for the name of the format
 
 NUMBER = (int, float)
@@ -117,10 +117,17 @@ class ThresholdCard:
     """What the threshold is compared with: L2 distances of unit vectors, or equalized distances."""
     equalizer: dict[str, Any] | None = None
     """Settings, constant and digest of the equalizer; None for plain similarities."""
+    comparison: str = "all_pairs"
+    """What was compared when the threshold was measured: all pairs, or a list of trials."""
 
     @property
     def distance(self) -> float:
-        """The threshold as a distance on its axis: L2 distance between unit vectors, or equalized distance."""
+        """The threshold as a distance on its axis: L2 distance between unit vectors, or equalized distance.
+
+        Where scores were given it is the score, or minus the score if higher scores are more similar.
+        """
+        if "score" in self.threshold:
+            return -self.threshold["score"] if self.score_axis == "similarity_score" else self.threshold["score"]
         return self.threshold["l2" if self.equalizer is None else "equalized_distance"]
 
     @property
@@ -239,6 +246,7 @@ def make_card(
         worst_by_frr=[without_nan(asdict(rates)) for rates in choice.worst_by_frr],
         score_axis=evaluation.axis.name,
         equalizer=evaluation.equalizer,
+        comparison=evaluation.comparison,
     )
 
 
@@ -268,7 +276,7 @@ def as_json_values(card: ThresholdCard) -> dict[str, Any]:
     values = {field.name: getattr(card, field.name) for field in fields(card)}
     missing = [name for name in ADDED if values[name] is None]
     known = {name: value for name, value in values.items() if name not in missing}
-    return {"format": FORMAT, "version": VERSION, "comparison": COMPARISON, **known}
+    return {"format": FORMAT, "version": VERSION, **known}
 
 
 def refuse_constant(name: str) -> None:
@@ -292,9 +300,9 @@ def from_json_values(values: Any) -> ThresholdCard:
     content = {name: value for name, value in values.items() if name != "sha256"}
     if version == 1:
         values = with_new_names(values)
-    elif values.get("comparison") != COMPARISON or values.get("score_axis") not in CONVENTIONS:
+    elif values.get("comparison") not in COMPARED or values.get("score_axis") not in CONVENTIONS:
         raise InputError("is a threshold card of a kind that this isomargin does not know: upgrade isomargin")
-    conventions = CONVENTIONS["equalized_distance" if values.get("equalizer") is not None else "l2_distance"]
+    conventions = CONVENTIONS[values.get("score_axis", "l2_distance")]
     parts |= {"threshold": dict.fromkeys(conventions, NUMBER), "accept_when": dict.fromkeys(conventions, str)}
     if values.get("equalizer") is not None:
         parts["equalizer"] = EQUALIZER

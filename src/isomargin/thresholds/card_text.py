@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from isomargin.core.text import PARAGRAPH, percent, printable, shortened
+from isomargin.measure.settings import UNITS
 from isomargin.thresholds.conversions import UNIT_VECTORS_ONLY
 from isomargin.thresholds.threshold_choice import QUANTILES
 
@@ -29,7 +30,7 @@ def summary(card: "ThresholdCard") -> str:
             "",
             *measured_lines(card),
             *worst_lines(card),
-            *promise_lines(card.promise),
+            *(promise_lines(card.promise) if has_classes(card) else []),
             *calibration_lines(card.calibration),
         ]
     )
@@ -71,6 +72,8 @@ def threshold_lines(card: "ThresholdCard") -> list[str]:
         + ("  unit vectors only" if name in UNIT_VECTORS_ONLY else "")
         for name in card.threshold
     ]
+    if "score" in card.threshold:
+        return lines
     if card.equalizer is not None:
         return [*lines, *equalizer_lines(card.equalizer)]
     return [
@@ -101,8 +104,10 @@ def measured_lines(card: "ThresholdCard") -> list[str]:
     """Format the sizes, rates and notes."""
     measured = card.measured
     sampled = "sampled negative" if measured["pairs"] == "sampled" else "negative"
+    units, groups = UNITS[card.comparison]
+    inside = f" in {measured['classes']:,} {groups}" if has_classes(card) else ""
     lines = wrapped(
-        f"Measured on {measured['items']:,} items in {measured['classes']:,} classes: {measured['positive_pairs']:,} "
+        f"Measured on {measured['items']:,} {units}{inside}: {measured['positive_pairs']:,} "
         f"positive and {measured['negative_pairs']:,} {sampled} pairs, {measured['method']}; "
         f"{card.created}, isomargin {card.isomargin}",
         "",
@@ -113,25 +118,40 @@ def measured_lines(card: "ThresholdCard") -> list[str]:
         rate = measured[name]
         interval = f"{percent(rate['low'])} to {percent(rate['high'])}"
         lines.append(f"  {name.upper()} {percent(rate['value'])} ({percent(rate['confidence'])} interval {interval})")
-    lines.append("  quantiles over classes" + "".join(f"{percent(level):>10}" for level in QUANTILES))
-    for name in ("far", "frr"):
-        row = [measured[f"class_{name}_quantiles"][str(level)] for level in QUANTILES]
-        lines.append(f"    class {name.upper():<14}" + "".join(f"{percent(value):>10}" for value in row))
-    if measured["share_over_target"] is not None:
-        lines.append(f"  {percent(measured['share_over_target'])} of the classes exceed the target")
+    lines += quantile_lines(measured, groups) if has_classes(card) else []
     for note in measured["notes"]:
         lines += wrapped(f"note: {note}")
     return lines
 
 
+def has_classes(card: "ThresholdCard") -> bool:
+    """Whether there are classes, or groups of trials, to tell apart."""
+    return card.comparison != "trials" or card.measured["classes"] > 1
+
+
+def quantile_lines(measured: dict[str, Any], groups: str) -> list[str]:
+    """Format how the rates are distributed over the classes."""
+    lines = [f"  {'quantiles over ' + groups:<22}" + "".join(f"{percent(level):>10}" for level in QUANTILES)]
+    for name in ("far", "frr"):
+        row = [measured[f"class_{name}_quantiles"][str(level)] for level in QUANTILES]
+        named = f"{'group' if groups == 'groups' else 'class'} {name.upper()}"
+        lines.append(f"    {named:<20}" + "".join(f"{percent(value):>10}" for value in row))
+    if measured["share_over_target"] is not None:
+        lines.append(f"  {percent(measured['share_over_target'])} of the {groups} exceed the target")
+    return lines
+
+
 def worst_lines(card: "ThresholdCard") -> list[str]:
     """Format the classes with the largest rates, or in cards of older versions those farthest from the target."""
+    if not has_classes(card):
+        return []
+    units, _ = UNITS[card.comparison]
     if card.worst_by_far is None or card.worst_by_frr is None:
-        return class_lines("Where it fails most", card.worst_classes)
-    return class_lines("Largest FAR", card.worst_by_far) + class_lines("Largest FRR", card.worst_by_frr)
+        return class_lines("Where it fails most", card.worst_classes, units)
+    return class_lines("Largest FAR", card.worst_by_far, units) + class_lines("Largest FRR", card.worst_by_frr, units)
 
 
-def class_lines(title: str, classes: list[dict[str, Any]]) -> list[str]:
+def class_lines(title: str, classes: list[dict[str, Any]], units: str = "items") -> list[str]:
     """Format a few classes with their rates."""
     if not classes:
         return []
@@ -142,7 +162,7 @@ def class_lines(title: str, classes: list[dict[str, Any]]) -> list[str]:
             str(rates["name"]), f"{rates['items']:>10,}{percent(rates['far']):>10}{percent(rates['frr']):>10}"
         )
     ]
-    return [f"{title:<42}{'items':>10}{'FAR':>10}{'FRR':>10}", *rows]
+    return [f"{title:<42}{units:>10}{'FAR':>10}{'FRR':>10}", *rows]
 
 
 def promise_lines(promise: dict[str, Any] | None) -> list[str]:

@@ -48,7 +48,8 @@ def choose_threshold(
         utility: ``"best"`` for the largest pooled utility, as defined by the settings of the evaluation.
         cost: (cost of a false accept, cost of a false reject, share π of positive pairs in production), for the least
             expected cost per pair, false_accept (1 - π) FAR + false_reject π FRR.
-        distance: an existing threshold to be described, from 0 to 2 unless similarities are equalized.
+        distance: an existing threshold to be described, from 0 to 2 unless similarities are equalized; for trials that
+            were given as scores, the score, or minus the score if higher scores are more similar.
         draws: number of bootstrap draws of the confidence intervals, see `rate_intervals`.
         confidence: confidence level of the intervals.
         seed: seed of the draws.
@@ -80,7 +81,8 @@ def choose_threshold(
         failure, over = point.class_frr, share_over(point.class_frr, frr)
     elif distance is not None:
         distance = evaluation.axis.check(distance)
-        target, point = f"a given distance of {distance:g}", evaluation.at(distance)
+        kind, value = evaluation.axis.text(distance).split()
+        target, point = f"a given {kind} of {float(value):g}", evaluation.at(distance)
         failure, over = 1 - class_utility(counts, settings, point), None
     elif utility is not None:
         checks.one_of(utility, "utility", ["best"])

@@ -245,6 +245,8 @@ def promise_threshold(
         raise InputError(
             f"evaluation is of type {type(evaluation).__name__}: the result of isomargin.evaluate is needed"
         )
+    if not evaluation.has_classes:
+        raise InputError("these trials have no groups, and a promise is about unseen groups: give groups")
     if (far is None) == (frr is None):
         raise InputError(f"far is {far} and frr is {frr}: exactly one of them is needed, the rate to promise")
     rate: Rate = "far" if frr is None else "frr"

@@ -29,7 +29,12 @@ EQUALIZED_ACCEPT_WHEN: Mapping[str, Comparison] = MappingProxyType(
 """The same for the threshold of equalized similarities."""
 
 CONVENTIONS: Mapping[AxisName, Mapping[str, Comparison]] = MappingProxyType(
-    {"l2_distance": ACCEPT_WHEN, "equalized_distance": EQUALIZED_ACCEPT_WHEN}
+    {
+        "l2_distance": ACCEPT_WHEN,
+        "equalized_distance": EQUALIZED_ACCEPT_WHEN,
+        "similarity_score": MappingProxyType({"score": "at least"}),
+        "distance_score": MappingProxyType({"score": "at most"}),
+    }
 )
 """The conventions of each score axis."""
 
@@ -41,7 +46,7 @@ def conversions(distance: Any, axis: ScoreAxis = L2) -> dict[str, float]:
     """Convert the threshold d to every convention of its axis.
 
     For an L2 distance between unit vectors: cosine similarity = inner product = 1 - d²/2; cosine distance = d²/2;
-    squared L2 = d².
+    squared L2 = d². Scores that were given have no convention but their own.
 
     >>> conversions(1.0)
     {'cosine_similarity': 0.5, 'cosine_distance': 0.5, 'l2': 1.0, 'squared_l2': 1.0, 'inner_product': 0.5}
@@ -49,6 +54,8 @@ def conversions(distance: Any, axis: ScoreAxis = L2) -> dict[str, float]:
     ('at least', 'at most')
     """
     l2 = axis.check(distance)
+    if not axis.has_similarities:
+        return {"score": axis.shown(l2)}
     if axis.name == "equalized_distance":
         return {"equalized_similarity": similarity_of(l2), "equalized_distance": l2}
     squared = l2 * l2

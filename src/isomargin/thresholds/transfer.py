@@ -13,8 +13,10 @@ import numpy as np
 from isomargin.core.errors import InputError
 from isomargin.core.json_values import null_for_nan
 from isomargin.measure.evaluation import Evaluation, OperatingPoint
+from isomargin.measure.pairs.axis import L2, ScoreAxis
 from isomargin.measure.pairs.distances import Floats
 from isomargin.measure.pairs.rates import largest_within
+from isomargin.measure.settings import COMPARED
 from isomargin.thresholds.card import ThresholdCard
 
 if TYPE_CHECKING:
@@ -64,18 +66,29 @@ class Transfer:
     """One row per set, the calibration set first."""
     equalized: bool = False
     """Whether similarities are equalized."""
+    axis: ScoreAxis = L2
+    """The axis of the threshold."""
 
     @property
     def table(self) -> "pandas.DataFrame":
         """The rows as a table, with one column per field."""
         import pandas
 
-        return pandas.DataFrame([asdict(row) for row in self.rows])
+        table = pandas.DataFrame([asdict(row) for row in self.rows])
+        if not self.axis.has_similarities:
+            table["own_distance"] = self.axis.shown(table["own_distance"])
+            table = table.rename(columns={"own_distance": "own_score"})
+        return table
 
     def as_values(self) -> dict[str, Any]:
         """Convert to JSON values."""
         rows = [{name: null_for_nan(value) for name, value in asdict(row).items()} for row in self.rows]
-        return {"distance": self.distance, "sets": rows}
+        if self.axis.has_similarities:
+            return {"distance": self.distance, "sets": rows}
+        for row in rows:
+            own = row.pop("own_distance")
+            row["own_score"] = None if own is None else self.axis.shown(own)
+        return {"score": self.axis.shown(self.distance), "sets": rows}
 
 
 def transfer_threshold(distance: float, calibration: Evaluation, others: Mapping[str, Evaluation]) -> Transfer:
@@ -99,11 +112,12 @@ def transfer_threshold(distance: float, calibration: Evaluation, others: Mapping
     check_others(others)
     check_evaluation(CALIBRATION, calibration)
     distance = calibration.axis.check(distance)
+    check_same_comparison(calibration.comparison, calibration.axis.name, others)
     check_same_scores(calibration.equalizer, others)
     reference = calibration.at(distance)
     sets = {CALIBRATION: calibration, **others}
     rows = tuple(make_row(name, each, reference) for name, each in sets.items())
-    return Transfer(distance, rows, calibration.equalizer is not None)
+    return Transfer(distance, rows, calibration.equalizer is not None, calibration.axis)
 
 
 def transfer_card(card: ThresholdCard, others: Mapping[str, Evaluation]) -> Transfer:
@@ -112,6 +126,7 @@ def transfer_card(card: ThresholdCard, others: Mapping[str, Evaluation]) -> Tran
     The first row comes from the card: its own distance is the threshold, and its class rates are quantiles.
     """
     check_others(others)
+    check_same_comparison(card.comparison, card.score_axis, others)
     check_same_scores(card.equalizer, others)
     measured = card.measured
     far, frr = measured["far"]["value"], measured["frr"]["value"]
@@ -131,7 +146,8 @@ def transfer_card(card: ThresholdCard, others: Mapping[str, Evaluation]) -> Tran
         own_distance=card.distance,
     )
     rows = (first, *(make_row(name, each, reference) for name, each in others.items()))
-    return Transfer(card.distance, rows, card.equalizer is not None)
+    axis = next(iter(others.values())).axis
+    return Transfer(card.distance, rows, card.equalizer is not None, axis)
 
 
 def make_row(name: str, evaluation: Evaluation, reference: OperatingPoint) -> TransferRow:
@@ -181,6 +197,18 @@ def check_others(others: Mapping[str, Evaluation]) -> None:
         raise InputError(f"others has a set named {CALIBRATION!r}, as the calibration set is: use another name")
     for name, each in others.items():
         check_evaluation(name, each)
+
+
+def check_same_comparison(comparison: str, axis: str, others: Mapping[str, Evaluation]) -> None:
+    """Refuse sets that were compared in another way than where the threshold was measured."""
+    for name, other in others.items():
+        if other.comparison != comparison:
+            raise InputError(
+                f"the threshold was measured on {COMPARED[comparison]}, but {name!r} compares "
+                f"{COMPARED[other.comparison]}: evaluate both in the same way"
+            )
+        if other.axis.name != axis and "score" in other.axis.name + axis:
+            raise InputError(f"the threshold and {name!r} are on different scales: score both in the same way")
 
 
 def check_same_scores(equalizer: dict[str, Any] | None, others: Mapping[str, Evaluation]) -> None:

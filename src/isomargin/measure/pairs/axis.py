@@ -2,6 +2,8 @@
 
 Pairs are counted by a distance: a pair is accepted if its distance is at most the threshold. For plain embeddings it is
 the L2 distance of unit vectors, from 0 to 2. Equalized similarities may exceed 1, so their distance may be negative.
+Scores that were given without embeddings have an axis of their own, which knows no similarity: if higher scores are
+more similar, their distance is minus the score.
 """
 
 import math
@@ -14,7 +16,7 @@ from numpy.typing import NDArray
 from isomargin.core import checks
 from isomargin.core.errors import InputError
 
-AxisName = Literal["l2_distance", "equalized_distance"]
+AxisName = Literal["l2_distance", "equalized_distance", "similarity_score", "distance_score"]
 
 STEP = 2.0**-6  # bounds are multiples of this, so that they do not depend on rounding
 
@@ -28,7 +30,8 @@ class ScoreAxis:
     """
 
     name: AxisName
-    """``"l2_distance"`` of unit vectors, or ``"equalized_distance"``."""
+    """``"l2_distance"`` of unit vectors, ``"equalized_distance"``, or scores without embeddings: ``"similarity_score"``
+    if higher scores are more similar (the distance is minus the score), ``"distance_score"`` if lower ones are."""
     lowest: float
     """No pair has a smaller distance."""
     highest: float
@@ -44,8 +47,43 @@ class ScoreAxis:
         low, high = distance_of(highest_similarity), distance_of(lowest_similarity)
         return cls("equalized_distance", math.floor(low / STEP) * STEP, math.ceil(high / STEP) * STEP)
 
+    @classmethod
+    def of_scores(cls, scores: NDArray[np.float64], higher_is_more_similar: bool = True) -> "ScoreAxis":
+        """Return the axis of these scores, a little wider than they are, so that a threshold may accept none or all.
+
+        >>> ScoreAxis.of_scores(np.array([1.0, 9.0]))
+        ScoreAxis(name='similarity_score', lowest=-9.125, highest=-0.875)
+        """
+        low, high = float(scores.min()), float(scores.max())
+        beyond = STEP * max(high - low, abs(low) * STEP, abs(high) * STEP, np.finfo(np.float64).tiny)
+        low, high = low - beyond, high + beyond
+        return cls("similarity_score", -high, -low) if higher_is_more_similar else cls("distance_score", low, high)
+
+    @property
+    def has_similarities(self) -> bool:
+        """Whether distances are those of similarities of embeddings, and not of scores that were given."""
+        return self.name in ("l2_distance", "equalized_distance")
+
+    def shown(self, distance: Any) -> Any:
+        """Return a distance, or an array of them, as people see it: as the score, if scores were given.
+
+        >>> ScoreAxis("similarity_score", -1.0, 0.0).shown(-0.75), L2.shown(0.75)
+        (0.75, 0.75)
+        """
+        return -distance if self.name == "similarity_score" else distance
+
+    def text(self, distance: float) -> str:
+        """Name a distance in a sentence.
+
+        >>> ScoreAxis("similarity_score", -1.0, 0.0).text(-0.75), L2.text(0.75)
+        ('score 0.75', 'distance 0.75')
+        """
+        return f"{'distance' if self.has_similarities else 'score'} {self.shown(distance):.6g}"
+
     def check(self, distance: Any, name: str = "distance") -> float:
         """Return a distance of this axis, and refuse any other value."""
+        if not self.has_similarities:
+            return checks.number(distance, name)  # other scores may lie beyond those that were measured
         if not self.lowest <= checks.number(distance, name) <= self.highest:
             kind = "a distance between unit vectors" if self.name == "l2_distance" else "an equalized distance"
             raise InputError(f"{name} is {distance}: {kind} from {self.lowest:g} to {self.highest:g} is needed")

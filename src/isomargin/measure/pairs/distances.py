@@ -58,6 +58,8 @@ class ListedDistances:
     """Number of classes in which each pair appears: 2 for negative pairs, unless they were sampled class by class."""
     axis: ScoreAxis = L2
     """The axis of the distances."""
+    each_once: NDArray[Any] | None = None
+    """(pairs,) all distances, ascending, each pair once; only for pairs that appear in different numbers of classes."""
 
     @property
     def start(self) -> float:
@@ -72,11 +74,13 @@ class ListedDistances:
     @property
     def pooled_total(self) -> int:
         """Number of pairs, each counted once."""
-        return int(self.offsets[-1]) // self.appearances
+        return int(self.offsets[-1]) // self.appearances if self.each_once is None else len(self.each_once)
 
     @cached_property
     def pooled(self) -> NDArray[Any]:
         """(pairs,) all distances, ascending, each pair counted once."""
+        if self.each_once is not None:
+            return self.each_once
         return np.sort(self.distances)[:: self.appearances]
 
     @property
@@ -286,3 +290,18 @@ class BinnedDistances:
 
 
 ClassDistances = ListedDistances | BinnedDistances
+
+
+def pooled_share(pairs: ClassDistances, within: Floats, distances: Floats) -> Floats:
+    """(m,) share of all pairs within each distance, each pair counted once.
+
+    ``within`` are the (classes, m) numbers of pairs of each class within them. They suffice if each pair appears in the
+    same number of classes.
+
+    >>> listed = ListedDistances(np.array([0.1, 0.3, 0.3]), np.array([0, 2, 3]), 1, each_once=np.array([0.1, 0.3]))
+    >>> pooled_share(listed, listed.within(np.array([0.2])), np.array([0.2]))
+    array([0.5])
+    """
+    if isinstance(pairs, ListedDistances) and pairs.each_once is not None:
+        return pairs.pooled_within(distances) / pairs.pooled_total
+    return np.asarray(within.sum(axis=0) / pairs.totals.sum())

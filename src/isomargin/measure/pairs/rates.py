@@ -73,7 +73,7 @@ def threshold_at_far(counts: PairCounts, far: float, mode: Mode, name: str = "fa
         smallest = negatives.start if isinstance(negatives, ListedDistances) else float(negatives.edges[1])
         reached = float(negatives.pooled_within(np.array([smallest]))[0]) / negatives.pooled_total
         raise InputError(
-            f"no threshold has a false accept rate of at most {far:g}: even at distance {smallest:.3g} it is "
+            f"no threshold has a false accept rate of at most {far:g}: even at {negatives.axis.text(smallest)} it is "
             f"{reached:.3g}, because many items of different classes have the same embedding: remove duplicates, or "
             f"use a larger {name}"
         )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from isomargin.core.errors import InputError
+from isomargin.measure.pairs.axis import L2, ScoreAxis
 from isomargin.measure.pairs.counts import PairCounts
 from isomargin.measure.pairs.distances import Floats
 from isomargin.measure.pairs.rates import kept_pairs, needed_pairs, threshold_at_far, threshold_at_frr
@@ -95,20 +96,21 @@ def calibration_range(counts: PairCounts, settings: Settings) -> tuple[float, fl
         low = threshold_at_far(counts, settings.far[0], "reached")
     else:
         low = threshold_at_frr(counts.positives, settings.frr)
-    return check_range(low, threshold_at_far(counts, settings.far[1], "reached"), settings)
+    high = threshold_at_far(counts, settings.far[1], "reached")
+    return check_range(low, high, settings, counts.negatives.axis)
 
 
-def check_range(low: float, high: float, settings: Settings) -> tuple[float, float]:
+def check_range(low: float, high: float, settings: Settings, axis: ScoreAxis = L2) -> tuple[float, float]:
     """Return the range, or raise an error that says why it is empty."""
     if low < high:
         return low, high
     if settings.frr is not None:
         raise InputError(
-            f"the calibration range is empty: the false reject rate falls to frr={settings.frr:g} only at distance "
-            f"{low:.6g}, beyond {high:.6g}, where the false accept rate reaches its upper end far={settings.far[1]:g}: "
-            "use a larger frr or a larger upper far"
+            f"the calibration range is empty: the false reject rate falls to frr={settings.frr:g} only at "
+            f"{axis.text(low)}, beyond {axis.shown(high):.6g}, where the false accept rate reaches its upper end "
+            f"far={settings.far[1]:g}: use a larger frr or a larger upper far"
         )
     raise InputError(
         f"the calibration range is empty: the false accept rate reaches {settings.far[0]:g} and {settings.far[1]:g} at "
-        f"the same distance {low:.6g}, because many negative pairs are equally far apart: use a wider far range"
+        f"the same {axis.text(low)}, because many negative pairs are equally far apart: use a wider far range"
     )

@@ -84,10 +84,10 @@ def pooled_auc(counts: PairCounts) -> float:
 
 
 def class_errors(counts: PairCounts) -> tuple[Floats, Floats]:
-    """(classes,) equal error rate and (classes,) area under the ROC curve; NaN for classes without positive pairs."""
+    """(classes,) equal error rate and (classes,) area under the ROC curve; NaN for classes that lack a kind of pair."""
     positives, negatives = counts.positives, counts.negatives
     eer, auc = np.full((2, len(positives.totals)), np.nan)
-    with_positives = np.flatnonzero(positives.totals > 0).tolist()
+    with_positives = np.flatnonzero((positives.totals > 0) & (negatives.totals > 0)).tolist()
     if isinstance(positives, ListedDistances) and isinstance(negatives, ListedDistances):
         for i in with_positives:
             eer[i] = listed_eer(positives.of_class(i), negatives.of_class(i))[0]

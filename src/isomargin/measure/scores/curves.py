@@ -18,7 +18,7 @@ from isomargin.measure.settings import Settings, Utility
 
 @dataclass(frozen=True)
 class Curves:
-    """Rates and utility of every class that has a positive pair, on the grid of the calibration range."""
+    """Rates and utility of every class that has pairs of both kinds, on the grid of the calibration range."""
 
     classes: NDArray[np.int64]
     """(curves,) index of the class of each curve."""
@@ -84,6 +84,7 @@ def make_curves(
     settings: Settings,
     positive_totals: NDArray[np.int64],  # (classes,)
     negative_totals: NDArray[np.int64],  # (classes,)
+    pooled_positives: int,
     pooled_negatives: int,
     classes: NDArray[np.int64],  # (curves,) the classes that have a curve
 ) -> Curves:
@@ -92,7 +93,7 @@ def make_curves(
     sensitivity = positives / positive_totals[classes, None]
     specificity = 1 - negatives / negative_totals[classes, None]
     precision = share(positives, positives + negatives)
-    pooled_sensitivity = summary.pooled_positives_within / positive_totals.sum()
+    pooled_sensitivity = summary.pooled_positives_within / pooled_positives
     pooled_far = summary.pooled_negatives_within / pooled_negatives
     first = specificity if settings.utility == "specificity_sensitivity" else precision
     pooled_first = first_rate(

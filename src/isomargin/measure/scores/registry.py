@@ -122,6 +122,13 @@ _IDENTIFICATION: dict[str, Any] = {
     "bounds": (0.0, 1.0),
     "comparisons": ("gallery",),
 }
+_TRIALS: dict[str, Any] = {
+    "group": "verification",
+    "unit": "ratio",
+    "lower_is_better": True,
+    "bounds": (0.0, 1.0),
+    "comparisons": ("trials",),
+}
 _RETRIEVAL: dict[str, Any] = {
     "group": "retrieval",
     "unit": "rate",
@@ -310,6 +317,30 @@ _FIXED = (
         **_IDENTIFICATION,
     ),
     Score(
+        "min_dcf",
+        "minDCF",
+        "Least detection cost of any threshold, for a prior and the costs of both errors, divided by the cost of the "
+        "better of accepting and rejecting every trial (as NIST normalises it); for trials.",
+        read=lambda evaluation: evaluation.min_dcf,
+        **_TRIALS,
+    ),
+    Score(
+        "min_cllr",
+        "minCllr",
+        "Cost of log likelihood ratios in bits, after the best increasing map from scores to ratios (PAV): how well "
+        "the scores separate; for trials.",
+        read=lambda evaluation: evaluation.min_cllr,
+        **_TRIALS,
+    ),
+    Score(
+        "cllr",
+        "Cllr of calibrated scores",
+        "Cost of log likelihood ratios in bits, after logistic regression that was fitted without the groups of the "
+        "trial: how well the scores separate and can be calibrated; for trials.",
+        read=lambda evaluation: evaluation.cllr,
+        **{**_TRIALS, "bounds": (0.0, math.inf)},
+    ),
+    Score(
         "r_precision",
         "R-precision",
         "Share of items of the query's class among its R nearest neighbours, where R is the number of other items of "
@@ -363,13 +394,16 @@ def find_score(name: str) -> Score:
 def scores_of(evaluation: Evaluation) -> dict[str, Score]:
     """Return the scores that an evaluation has, by name, in the order in which they are shown.
 
-    Scores on request, such as `printed_opis`, are not among them.
+    Scores on request, such as `printed_opis`, are not among them, nor are those of other kinds of comparison, nor
+    those over classes if there are none.
     """
     recall = {f"recall@{k}": find_score(f"recall@{k}") for k in evaluation.recall_at_k}
     usual = {
         name: score
         for name, score in SCORES.items()
-        if not score.on_request and evaluation.comparison in score.comparisons
+        if not score.on_request
+        and evaluation.comparison in score.comparisons
+        and (score.group != "threshold consistency" or evaluation.has_classes)
     }
     fixed = {name: score for name, score in usual.items() if score.group != "retrieval"}
     ranks = {name: score for name, score in usual.items() if score.group == "retrieval"}

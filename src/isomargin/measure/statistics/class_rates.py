@@ -40,9 +40,13 @@ def frr_within_two(evaluation: "Evaluation") -> WithinTwo:
     return within_two(rates[classes], pairs[classes], target, frr_variance(evaluation)[classes])
 
 
-def with_negatives_resampled(drawn: Floats, measured: float) -> Floats:
-    """(draws,) share of classes near the target FAR, with the deviations that resampled negatives would cause."""
-    return np.clip(measured + AS_NEGATIVES_TOO * (drawn - measured), 0.0, 1.0)
+def with_negatives_resampled(drawn: Floats, measured: float, classes_per_pair: float = 2.0) -> Floats:
+    """(draws,) share of classes near the target FAR, with the deviations that resampled negatives would cause.
+
+    There are none if each negative pair belongs to one class.
+    """
+    factor = 1 + (AS_NEGATIVES_TOO - 1) * (classes_per_pair - 1)
+    return np.clip(measured + factor * (drawn - measured), 0.0, 1.0)
 
 
 def frr_target(evaluation: "Evaluation") -> "OperatingPoint":
@@ -61,6 +65,8 @@ def far_variance(evaluation: "Evaluation") -> Floats:
         return np.full(evaluation.class_count, np.nan)
     by_items = noise.at_class_distances(noise.false_accepts, evaluation.summary.class_far_distance)
     by_pairs = share(target * (1 - target), counts.negatives.totals)  # as if pairs were independent
+    if evaluation.trials is not None:
+        return np.maximum(by_items, by_pairs)  # both are the noise of independent trials
     if evaluation.items <= ALL_OTHERS and counts.negatives.appearances == 2:
         return np.maximum(by_items, by_pairs)  # all pairs were compared: the noise of pairs is part of that of items
     return np.maximum(by_items, 0.0) + by_pairs

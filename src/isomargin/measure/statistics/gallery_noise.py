@@ -9,6 +9,7 @@ from isomargin.measure.pairs.retrieval import QUANTUM
 from isomargin.measure.scores.curves import share
 from isomargin.measure.statistics.item_noise import FEWEST, ItemNoise
 
+LEAST_SHARE = 0.5  # what pairs alone would leave, if classes did not differ
 SAMPLED = 1024  # probes, and rows of the gallery, whose comparisons are looked at by pairs of classes
 
 
@@ -54,8 +55,9 @@ def class_share(data: GalleryData, negatives: ClassDistances, by_probe: ClassDis
     A class takes part in comparisons as a template and with its probes. If :math:`T_i` is what all comparisons of
     class i deviate from the mean, and :math:`P_{ij}` what those of two classes do, in both directions, the variance of
     the sum is :math:`\sum_i T_i^2 - \sum_{i<j} P_{ij}^2`, since every pair is in the totals of both classes
-    (Fafchamps and Gubert, 2007). Resampled classes show the first term alone; this is the quotient. The second term
-    is estimated from the comparisons of up to 1,024 probes with up to 1,024 rows of the gallery, whole classes of each.
+    (Fafchamps and Gubert, 2007). Resampled classes show the first term alone; this is the quotient, at least one half,
+    which is its mean if classes do not differ. The second term is estimated from the comparisons of up to 1,024 probes
+    with up to 1,024 rows of the gallery, whole classes of each.
     """
     generator = np.random.default_rng(0)
     enrolled = draw_classes(np.bincount(data.row_class) + data.known_sizes, generator)
@@ -72,7 +74,7 @@ def class_share(data: GalleryData, negatives: ClassDistances, by_probe: ClassDis
     for chosen, number in ((enrolled, known_total), (unknown, float(totals[1].sum()) - known_total)):
         if number > 0 and chosen.size:
             of_pairs += number * pair_squares(data, enrolled, chosen, levels, pooled)
-    return np.clip(1 - share(of_pairs, of_classes), 0.0, 1.0)
+    return np.clip(1 - share(of_pairs, of_classes), LEAST_SHARE, 1.0)
 
 
 def pair_squares(

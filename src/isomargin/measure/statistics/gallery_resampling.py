@@ -24,7 +24,6 @@ from isomargin.measure.scores.curves import share
 from isomargin.measure.statistics.resampling import (
     FINE,
     MARGIN,
-    FalseAccepts,
     Grid,
     Resampler,
     Weights,
@@ -97,24 +96,34 @@ class GalleryResampler(Resampler):
 
     # ----- rates of comparisons
 
-    def accepted_negatives(self, distances: Floats) -> FalseAccepts:
-        """Count the negative comparisons within each of (m,) distances, by template and by probe."""
-        gallery = self.gallery
-        within = self.evaluation.counts.negatives.within(distances)
-        factor = np.sqrt(np.interp(distances, gallery.levels, gallery.class_share))
-        return FalseAccepts(within, gallery.by_probe.within(distances), factor)
+    @cached_property
+    def classes_per_negative(self) -> float:
+        """Number of resampled classes to which a comparison belongs: that of the template, and that of the probe."""
+        return 2.0
 
-    def pooled_far(self, accepted: FalseAccepts, weights: Floats) -> Floats:
-        """(draws, m) pooled FAR of each draw."""
-        assert accepted.by_probe is not None
-        by_class, by_probe = self.evaluation.counts.negatives.totals, self.gallery.by_probe.totals
-        whole = accepted.by_class.sum(axis=0) / by_class.sum()
-        enrolled = self.of_classes(weights)
-        of_templates = share(enrolled @ accepted.by_class, (enrolled @ by_class)[:, None]) - whole
+    def pooled_far(self, within: Floats, distances: Floats, weights: Floats) -> Floats:
+        """(draws, m) pooled FAR of each draw, from (classes, m) counts of negative comparisons within distances."""
+        gallery, totals = self.gallery, self.evaluation.counts.negatives.totals
+        enrolled, by_probe = self.of_classes(weights), self.of_probes(distances.tobytes())
+        whole = within.sum(axis=0) / totals.sum()
+        of_templates = share(enrolled @ within, (enrolled @ totals)[:, None]) - whole
         # The probes' classes are counted in other bins: their deviations are taken from their own mean.
-        of_probes = share(weights @ accepted.by_probe, (weights @ by_probe)[:, None])
-        of_probes -= accepted.by_probe.sum(axis=0) / by_probe.sum()
-        return np.asarray(np.clip(whole + accepted.factor * (of_templates + of_probes), 0.0, 1.0))
+        of_probes = share(weights @ by_probe, (weights @ gallery.by_probe.totals)[:, None])
+        of_probes -= by_probe.sum(axis=0) / gallery.by_probe.totals.sum()
+        factor = np.sqrt(np.interp(distances, gallery.levels, gallery.class_share))
+        return np.asarray(np.clip(whole + factor * (of_templates + of_probes), 0.0, 1.0))
+
+    def of_probes(self, distances: bytes) -> Floats:
+        """(probe classes, m) negative comparisons within (m,) distances, given as bytes, by the class of the probe."""
+        known = self.counted_by_probe
+        if distances not in known:
+            known[distances] = self.gallery.by_probe.within(np.frombuffer(distances))
+        return known[distances]
+
+    @cached_property
+    def counted_by_probe(self) -> dict[bytes, Floats]:
+        """What `of_probes` has counted."""
+        return {}
 
     # ----- identification
 

@@ -6,7 +6,7 @@ bias-corrected and accelerated bootstrap (BCa, Efron 1987), which suits skewed s
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -15,7 +15,9 @@ from isomargin.core.errors import InputError
 from isomargin.core.text import percent
 from isomargin.measure.pairs.distances import Floats
 from isomargin.measure.scores.registry import find_score, scores_of
+from isomargin.measure.settings import UNITS
 from isomargin.measure.statistics.gallery_resampling import GalleryResampler, make_resampler
+from isomargin.measure.statistics.pooled_rates import classes_per_pair
 
 if TYPE_CHECKING:
     from isomargin.measure.evaluation import Evaluation
@@ -75,8 +77,7 @@ def intervals(
     True
     """
     check_draws(draws, confidence)
-    check_classes(evaluation)
-    resampler = make_resampler(evaluation)
+    resampler = resampler_of(evaluation, evaluation.target.distance)
     values = score_values(evaluation)
     drawn = resampler.scores(resampler.draw(draws, seed))
     left_out = resampler.scores(resampler.leave_out())
@@ -101,8 +102,7 @@ def rate_intervals(
     rate at which that many classes would all be free of errors with probability 1 - confidence.
     """
     check_draws(draws, confidence)
-    check_classes(evaluation)
-    resampler, point = make_resampler(evaluation), evaluation.at(distance)
+    resampler, point = resampler_of(evaluation, distance), evaluation.at(distance)
     drawn = resampler.rates_at(distance, resampler.draw(draws, seed))
     left_out = resampler.rates_at(distance, resampler.leave_out())
     far, frr = (
@@ -137,8 +137,20 @@ def check_draws(draws: int, confidence: float) -> None:
     checks.share(confidence, "confidence")
 
 
+def resampler_of(evaluation: "Evaluation", distance: float) -> Any:
+    """Return what resamples classes, or trials if they have no groups; ``distance`` is a threshold of interest."""
+    from isomargin.measure.statistics.trial_resampling import TrialResampler
+
+    if not evaluation.has_classes:
+        return TrialResampler(evaluation, distance)
+    check_classes(evaluation)
+    return make_resampler(evaluation)
+
+
 def check_classes(evaluation: "Evaluation") -> None:
     """Refuse an evaluation with a single class."""
+    if not evaluation.has_classes:
+        raise InputError("these trials have no groups, and the evaluation does not keep them one by one: give groups")
     if evaluation.class_count < 2:
         raise InputError("the evaluation has one class: intervals over classes need at least two")
 
@@ -159,17 +171,23 @@ def chances(evaluation: "Evaluation", name: str) -> int | None:
         return int(getattr(evaluation, name).classes)
     if events == "unknown classes":
         return len(evaluation.gallery.unknown_names)
+    if not evaluation.has_classes:
+        trials = {"far": evaluation.negative_pairs, "frr": evaluation.positive_pairs}
+        return None if events is None else trials.get(name, min(trials.values()))
+    if evaluation.trials is not None and classes_per_pair(evaluation.counts.negatives) == 1:
+        return None if events is None else classes
     return {None: None, "classes": classes, "pairs of classes": max(classes // 2, 1)}[events]
 
 
 def note_on_few_classes(evaluation: "Evaluation") -> tuple[str, ...]:
     """Return a note if there are too few classes for intervals over classes to be reliable."""
     classes = int((evaluation.counts.positives.totals > 0).sum())
-    if classes >= FEW_CLASSES:
+    if classes >= FEW_CLASSES or not evaluation.has_classes:
         return ()
+    units = UNITS[evaluation.comparison][1]
     return (
-        f"only {classes} classes have positive pairs, so the intervals are too narrow: with fewer than {FEW_CLASSES} "
-        "classes, a 95% interval contains the true value in only 80% to 90% of cases",
+        f"only {classes} {units} have positive pairs, so the intervals are too narrow: with fewer than {FEW_CLASSES} "
+        f"{units}, a 95% interval contains the true value in only 80% to 90% of cases",
     )
 
 
@@ -177,6 +195,12 @@ def note_on_no_event(evaluation: "Evaluation", name: Literal["far", "frr"], rate
     """Return a note on the interval of a rate of 0 or 1, which is not a bootstrap interval."""
     if rate.value not in (0.0, 1.0):
         return ()
+    if not evaluation.has_classes:
+        number, chance = chances(evaluation, name), percent(1 - rate.confidence)
+        return (
+            f"all of the {number:,} trials are decided alike, so the interval of {name.upper()} ends at the rate at "
+            f"which that many trials would be with a probability of {chance}",
+        )
     if name == "far":
         event = "false accept" if rate.value == 0 else "rejected pair"
         pairs, units = f"{evaluation.negative_pairs:,} negative pairs", "pairs of classes"

@@ -18,7 +18,7 @@ from isomargin.measure.pairs.axis import similarity_of
 from isomargin.measure.pairs.distances import ClassDistances, Floats
 from isomargin.measure.pairs.inputs import ClassSortedVectors
 from isomargin.measure.scores.curves import share
-from isomargin.measure.settings import Settings
+from isomargin.measure.settings import UNITS, Settings
 
 if TYPE_CHECKING:
     from isomargin.measure.evaluation import Evaluation
@@ -62,7 +62,7 @@ class ItemNoise:
         sensitivity = share(counts.positives.within(self.distances)[large], positives)
         far = share(counts.negatives.within(self.distances)[large], negatives)
         false_accepts = self.false_accepts.astype(np.float64)
-        if counts.negatives.appearances == 1:  # sampling the pairs adds noise
+        if counts.negatives.appearances == 1 and evaluation.trials is None:  # sampling the pairs adds noise
             false_accepts += share(far * (1 - far), negatives)
         by_sensitivity, by_far = slopes(sensitivity, far, share(positives, negatives), evaluation.settings)
         variance = by_sensitivity**2 * self.sensitivity + by_far**2 * false_accepts
@@ -73,7 +73,7 @@ class ItemNoise:
         """(large,) variance of the FAR and (large,) of the FRR of each class at one distance."""
         at = np.array([distance])
         far_variance = self.between_levels(self.false_accepts, at)[:, 0]
-        if evaluation.counts.negatives.appearances == 1:  # sampling the pairs adds noise
+        if evaluation.counts.negatives.appearances == 1 and evaluation.trials is None:  # sampling the pairs adds noise
             far = evaluation.at(distance).class_far[self.classes]
             far_variance += share(far * (1 - far), evaluation.counts.negatives.totals[self.classes])
         return far_variance, self.between_levels(self.sensitivity, at)[:, 0]
@@ -154,24 +154,29 @@ def opis_noise(evaluation: "Evaluation") -> float:
 
 def notes_on_noise(evaluation: "Evaluation") -> tuple[str, ...]:
     """Return a note if classes have too few items for a meaningful OPIS, with the number that would be enough."""
+    if not evaluation.has_classes:
+        return ()
     noise, classes = evaluation.item_noise, len(evaluation.curves.classes)
     known = 0 if noise is None else len(noise.classes)
+    units, groups = UNITS[evaluation.comparison]
+    per_class = f"{units} per {'group' if groups == 'groups' else 'class'}"
     if noise is None or known < 2 or 2 * known < classes:
+        fewest = f"{FEWEST} items" if evaluation.trials is None else "two trials of each kind"
         return (
-            f"only {known:,} of {classes:,} classes have at least {FEWEST} items, too few to estimate how much of OPIS "
-            "is noise: evaluate more items per class",
+            f"only {known:,} of {classes:,} {groups} have at least {fewest}, too few to estimate how much of OPIS "
+            f"is noise: evaluate more {per_class}",
         )
     part, left = evaluation.opis_noise, evaluation.debiased_opis
     if part <= NOISY * (part + left):
         return ()
     median = float(np.median(evaluation.sizes[noise.classes]))
-    few = f"because classes have few items (half of them have at most {median:g})"
+    few = f"because {groups} have few {units} (half of them have at most {median:g})"
     if left <= 0:
-        return (f"all of OPIS may be noise, {few}: evaluate several times as many items per class",)
+        return (f"all of OPIS may be noise, {few}: evaluate several times as many {per_class}",)
     enough = math.ceil(median * part / (QUIET * left))
     return (
         f"about {part / (part + left):.0%} of OPIS is noise, {few}: report OPIS without item noise ({left:.3g}), or "
-        f"evaluate about {enough:,} items per class",
+        f"evaluate about {enough:,} {per_class}",
     )
 
 

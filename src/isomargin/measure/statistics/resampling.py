@@ -8,7 +8,7 @@ draws into confidence intervals.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,11 @@ from isomargin.measure.pairs.distances import Floats
 from isomargin.measure.pairs.rates import threshold_at_frr
 from isomargin.measure.scores.consistency import epsilon_factor, group_size
 from isomargin.measure.scores.curves import first_rate, share
+from isomargin.measure.scores.detection import detection_costs
 from isomargin.measure.scores.utility import utility
 from isomargin.measure.scores.within_two import has_enough_pairs, is_within_two
 from isomargin.measure.statistics.class_rates import frr_target, with_negatives_resampled
+from isomargin.measure.statistics.pooled_rates import classes_per_pair, resampled_share, threshold_ladder
 
 if TYPE_CHECKING:
     from isomargin.measure.evaluation import Evaluation
@@ -69,17 +71,6 @@ def in_parts(weights: Weights) -> Iterator[Floats]:
         yield weights[first : first + step].astype(np.float64)
 
 
-class FalseAccepts(NamedTuple):
-    """Negative pairs within some distances."""
-
-    by_class: Floats
-    """(classes, m) counted for each class."""
-    by_probe: Floats | None = None
-    """(probe classes, m) the same comparisons counted for the class of the probe, in a gallery."""
-    factor: Floats | None = None
-    """(m,) in a gallery, by which deviations are reduced."""
-
-
 @dataclass(frozen=True)
 class Resampler:
     """Computes the scores of an evaluation for resampled classes.
@@ -118,12 +109,7 @@ class Resampler:
     @cached_property
     def negatives(self) -> Floats:
         """(classes, fine) number of negative pairs within each distance."""
-        return self.false_accepts.by_class
-
-    @cached_property
-    def false_accepts(self) -> "FalseAccepts":
-        """The negative pairs within each distance, as the pooled FAR of a draw needs them."""
-        return self.accepted_negatives(self.distances)
+        return self.evaluation.counts.negatives.within(self.distances)
 
     @cached_property
     def rates(self) -> tuple[Floats, Floats]:
@@ -166,7 +152,8 @@ class Resampler:
     def consistency(self, weights: Floats) -> dict[str, Floats]:
         """(draws,) by name: OPIS and the scores related to it."""
         with_curve = self.evaluation.curves.classes
-        far, frr = self.pooled_far(self.false_accepts, weights), self.pooled_frr(self.positives, weights)
+        far = self.pooled_far(self.negatives, self.distances, weights)
+        frr = self.pooled_frr(self.positives, self.distances, weights)
         grid = Grid(self.distances, *self.ranges(far, frr), self.evaluation.settings.grid)
         drawn = share(weights[:, with_curve], weights[:, with_curve].sum(axis=1, keepdims=True))  # (draws, curves)
         middle = self.utility.mean(axis=0)  # deviations from it are small, and so is their interpolation error
@@ -249,13 +236,13 @@ class Resampler:
         if evaluation.far_within_two.classes:
             distances, negatives = self.around_target
             places = Grid.at_points(distances, self.target_thresholds(weights))
-            totals = counts.negatives.totals
-            near = self.share_near(settings.target_far, negatives.by_class, totals, places, weights)
-            scores["far_within_two"] = with_negatives_resampled(near, evaluation.far_within_two.share)
+            near = self.share_near(settings.target_far, negatives, counts.negatives.totals, places, weights)
+            scores["far_within_two"] = with_negatives_resampled(
+                near, evaluation.far_within_two.share, self.classes_per_negative
+            )
         if evaluation.frr_within_two.classes:
             distances, rejected, frr = self.around_frr_target
-            drawn = self.of_classes(weights)
-            pooled = share(drawn @ rejected, (drawn @ counts.positives.totals)[:, None])
+            pooled = self.pooled_frr(counts.positives.totals[:, None] - rejected, distances, weights)
             places = Grid.at_points(distances, crossings(-pooled, -frr, distances))
             scores["frr_within_two"] = self.share_near(
                 settings.target_frr, rejected, counts.positives.totals, places, weights
@@ -294,33 +281,51 @@ class Resampler:
     # ----- verification
 
     @cached_property
-    def around_eer(self) -> "tuple[FalseAccepts, Floats]":
-        """Negative pairs, and (classes, fine) positive pairs, within distances around the equal error rate."""
+    def around_eer(self) -> tuple[Floats, Floats, Floats]:
+        """(fine,) distances around the equal error rate, and (classes, fine) negative and positive pairs within."""
         negatives, eer_distance = self.evaluation.counts.negatives, self.evaluation.eer_distance
         low, high = (
             negatives.pooled_distance_at(int(min(self.evaluation.eer * factor, 1.0) * negatives.pooled_total))
             for factor in (1 / MARGIN, MARGIN)
         )
         distances = np.linspace(min(low, eer_distance), max(high, eer_distance), FINE)
-        return self.accepted_negatives(distances), self.evaluation.counts.positives.within(distances)
+        return distances, negatives.within(distances), self.evaluation.counts.positives.within(distances)
 
     def verification(self, weights: Floats) -> dict[str, Floats]:
-        """(draws,) the equal error rate."""
-        negatives, positives = self.around_eer
-        far = np.maximum.accumulate(self.pooled_far(negatives, weights), axis=1)
-        frr = self.pooled_frr(positives, weights)
+        """(draws,) the equal error rate, and for trials minDCF."""
+        distances, negatives, positives = self.around_eer
+        far = np.maximum.accumulate(self.pooled_far(negatives, distances, weights), axis=1)
+        frr = self.pooled_frr(positives, distances, weights)
         place = crossings(far - frr, 0.0, np.arange(FINE, dtype=np.float64))
         left = np.minimum(place.astype(np.int64), FINE - 2)
         rows, part = np.arange(len(far)), place - left
         at = [(1 - part) * rate[rows, left] + part * rate[rows, left + 1] for rate in (far, frr)]
-        return {"eer": np.asarray((at[0] + at[1]) / 2)}
+        eer = {"eer": np.asarray((at[0] + at[1]) / 2)}
+        return eer if self.evaluation.trials is None else eer | {"min_dcf": self.min_dcf(weights)}
+
+    @cached_property
+    def cost_thresholds(self) -> tuple[Floats, Floats, Floats]:
+        """(m,) thresholds at which minDCF is searched, and (classes, m) negative and positive pairs within."""
+        distances = threshold_ladder(self.evaluation.counts)
+        counts = self.evaluation.counts
+        return distances, counts.negatives.within(distances), counts.positives.within(distances)
+
+    def min_dcf(self, weights: Floats) -> Floats:
+        """(draws,) least normalised detection cost."""
+        details = self.evaluation.trials
+        assert details is not None
+        distances, negatives, positives = self.cost_thresholds
+        far = np.maximum.accumulate(self.pooled_far(negatives, distances, weights), axis=1)
+        frr = self.pooled_frr(positives, distances, weights)
+        costs = detection_costs(far, frr, details.prior, details.cost_false_accept, details.cost_false_reject)
+        return np.asarray(np.minimum(costs.min(axis=1), 1.0))
 
     def rates_at(self, distance: float, weights: Weights) -> tuple[Floats, Floats]:
         """(draws,) pooled FAR and (draws,) pooled FRR at one threshold."""
         threshold, counts = np.array([distance]), self.evaluation.counts
-        negatives, positives = self.accepted_negatives(threshold), counts.positives.within(threshold)
+        negatives, positives = counts.negatives.within(threshold), counts.positives.within(threshold)
         parts = [
-            (self.pooled_far(negatives, part)[:, 0], self.pooled_frr(positives, part)[:, 0])
+            (self.pooled_far(negatives, threshold, part)[:, 0], self.pooled_frr(positives, threshold, part)[:, 0])
             for part in in_parts(weights)
         ]
         return np.concatenate([far for far, _ in parts]), np.concatenate([frr for _, frr in parts])
@@ -332,44 +337,46 @@ class Resampler:
         parts = []
         for part in in_parts(weights):
             place = Grid.at_points(distances, self.target_thresholds(part))
-            parts.append(place.at(self.pooled_frr(positives, part))[:, 0])
+            parts.append(place.at(self.pooled_frr(positives, distances, part))[:, 0])
         return np.concatenate(parts)
 
     @cached_property
-    def around_target(self) -> "tuple[Floats, FalseAccepts]":
-        """(fine,) distances around the threshold for the target FAR, and the negative pairs within each."""
+    def around_target(self) -> tuple[Floats, Floats]:
+        """(fine,) distances around the threshold for the target FAR, and (classes, fine) negative pairs within each."""
         negatives, target = self.evaluation.counts.negatives, self.evaluation.target
         low, high = (
             negatives.pooled_distance_at(int(min(target.far * factor, 1.0) * negatives.pooled_total))
             for factor in (1 / MARGIN, MARGIN)
         )
         distances = np.linspace(min(low, target.distance), max(high, target.distance), FINE)
-        return distances, self.accepted_negatives(distances)
+        return distances, negatives.within(distances)
 
     def target_thresholds(self, weights: Floats) -> Floats:
         """(draws,) the threshold where each draw's pooled FAR equals the measured FAR at the target."""
         distances, negatives = self.around_target
-        far = np.maximum.accumulate(self.pooled_far(negatives, weights), axis=1)
+        far = np.maximum.accumulate(self.pooled_far(negatives, distances, weights), axis=1)
         return crossings(far, self.evaluation.target.far, distances)
 
-    def accepted_negatives(self, distances: Floats) -> "FalseAccepts":
-        """Count the negative pairs within each of (m,) distances."""
-        return FalseAccepts(self.evaluation.counts.negatives.within(distances))
+    @cached_property
+    def classes_per_negative(self) -> float:
+        """Number of resampled classes to which a negative pair belongs: 2, but for trials as many as they name."""
+        return 2.0 if self.evaluation.trials is None else classes_per_pair(self.evaluation.counts.negatives)
 
-    def pooled_far(self, accepted: "FalseAccepts", weights: Floats) -> Floats:
-        """(draws, m) pooled FAR of each draw."""
-        totals = self.evaluation.counts.negatives.totals
-        whole = accepted.by_class.sum(axis=0) / totals.sum()
-        drawn = share(weights @ accepted.by_class, (weights @ totals)[:, None])
-        return np.asarray(np.clip(whole + 2 * (drawn - whole), 0.0, 1.0))
+    def pooled_far(self, within: Floats, distances: Floats, weights: Floats) -> Floats:
+        """(draws, m) pooled FAR of each draw, from (classes, m) counts of negative pairs within (m,) distances."""
+        negatives = self.evaluation.counts.negatives
+        return resampled_share(negatives, within, distances, weights, self.classes_per_negative)
 
-    def pooled_frr(self, within: Floats, weights: Floats) -> Floats:
-        """(draws, m) pooled FRR of each draw, from (classes, m) counts of accepted positive pairs."""
-        totals, drawn = self.evaluation.counts.positives.totals, self.of_classes(weights)
-        return 1 - share(drawn @ within, (drawn @ totals)[:, None])
+    def pooled_frr(self, within: Floats, distances: Floats, weights: Floats) -> Floats:
+        """(draws, m) pooled FRR of each draw, from (classes, m) counts of positive pairs within (m,) distances."""
+        positives = self.evaluation.counts.positives
+        if (number := classes_per_pair(positives)) > 1:
+            return 1 - resampled_share(positives, within, distances, weights, number)
+        drawn = self.of_classes(weights)
+        return 1 - share(drawn @ within, (drawn @ positives.totals)[:, None])
 
     def of_classes(self, weights: Floats) -> Floats:
-        """(draws, classes) the weights of the evaluation's own classes; other kinds of evaluation resample more."""
+        """(draws, classes) the weights of the evaluation's own classes; galleries resample unknown ones too."""
         return weights
 
     def pooled_utility(self, far: Floats, frr: Floats) -> Floats:
