@@ -17,6 +17,7 @@ from isomargin.cli.opening import (
     files_read,
     open_card,
     open_evaluation,
+    open_source,
     read_options,
     short_names,
 )
@@ -74,6 +75,9 @@ def threshold(
             "--output", "-o", help="Write the card to this .json file, and its summary to a .txt file next to it."
         ),
     ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="A name of the model that made the embeddings, which `isomargin check` compares.")
+    ] = None,
     labels: Labels = None,
     embeddings_key: EmbeddingsKey = "embeddings",
     labels_key: LabelsKey = "labels",
@@ -104,7 +108,8 @@ def threshold(
     if unseen and delta is not None:
         raise InputError("--unseen promises the mean over unseen classes, --delta each class by itself: give one")
     target = wanted(far, frr, best_utility, cost, distance, cosine)
-    evaluation = open_evaluation(file, options)
+    opened = open_source(file, options)
+    evaluation = opened.evaluation
     check_cosine(cosine, evaluation)
     interval: dict[str, Any] = {"draws": draws, "confidence": confidence, "seed": seed}
     if unseen or delta is not None:
@@ -114,7 +119,15 @@ def threshold(
     else:
         choice = choose_threshold(evaluation, **target, **interval)
     calibration = None if calibrate is None else fit(evaluation, cast(Method, calibrate), prior=prior)
-    card = make_card(choice, evaluation, source=sources, calibration=calibration)
+    card = make_card(
+        choice,
+        evaluation,
+        source=sources,
+        calibration=calibration,
+        embeddings=opened.embeddings,
+        shifts=opened.shifts,
+        model=model,
+    )
     if output is not None:
         with writing(output), atomic_writes(output, output.with_suffix(".txt")) as (as_file, as_text):
             card.save(as_file)
