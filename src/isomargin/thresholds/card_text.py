@@ -31,7 +31,7 @@ def summary(card: "ThresholdCard") -> str:
             *worst_lines(card),
             *promise_lines(card.promise),
             *calibration_lines(card.calibration),
-            *reference_lines(card),
+            *([] if card.model is None else wrapped(f"Model: {card.model}", "")),
         ]
     )
 
@@ -172,12 +172,3 @@ def calibration_lines(calibration: dict[str, Any] | None) -> list[str]:
             f"{percent(after.get('class_ece_mean'))} for a single class on average, on held-out classes"
         )
     return lines
-
-
-def reference_lines(card: "ThresholdCard") -> list[str]:
-    """Format the name of the model, and what the card can be checked for."""
-    named = [] if card.model is None else wrapped(f"Model: {card.model}", "")
-    if card.reference is None:
-        return named
-    what = "accept rate and distribution" if card.reference.get("centre") is not None else "accept rate alone"
-    return [*named, f"`isomargin check` compares new data with it: {what} of random pairs."]

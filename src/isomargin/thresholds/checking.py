@@ -34,7 +34,8 @@ Cause = Literal["nothing", "model", "data", "unknown"]
 Against = Literal["either", "same_classes", "new_classes"]
 FEWEST_ITEMS = 50  # items that a comparison without labels needs
 FACTOR = 2  # a class has left its tolerance if its rate is beyond this multiple of the card's rate
-LISTED = 20  # classes that are named
+NEAR = 0.01  # width of the range of distances that is evaluated, at the threshold
+ANY_FAR = 0.5  # a rate that any number of pairs allows
 MAKE_AGAIN = "make a new one with `isomargin threshold FILE --output card.json`"
 
 
@@ -386,7 +387,7 @@ def realised_rates(
     seed: int,
 ) -> tuple[RealisedRates, list[str]]:
     """Measure a labelled set at the threshold of the card, and compare it with the card's rates; return notes too."""
-    evaluation = evaluate_labelled(embeddings, labels, equalizer, ids)
+    evaluation = evaluate_labelled(card, embeddings, labels, equalizer, ids)
     evaluation.axis.check(card.distance)
     intervals = rate_intervals(evaluation, card.distance, draws, 1 - level, seed)
     measured = (card.measured["far"], card.measured["frr"])
@@ -400,17 +401,16 @@ def realised_rates(
     return RealisedRates(*intervals, tuple(worse), evaluation.class_count, beyond), notes
 
 
-def evaluate_labelled(embeddings: Any, labels: Any, equalizer: EqualizesSimilarity | None, ids: Any) -> Evaluation:
-    """Evaluate at rates that the number of pairs allows; only the rates at the card's threshold are used."""
-    _, sizes = np.unique(np.asarray(labels), return_counts=True)
-    least = 1 / max(int((sizes * (len(labels) - sizes)).sum()) // 2, 1)
-    low = min(max(least, 1e-2), 0.4)
-    more = {} if equalizer is None else {"equalizer": equalizer, "ids": ids}
+def evaluate_labelled(
+    card: ThresholdCard, embeddings: Any, labels: Any, equalizer: EqualizesSimilarity | None, ids: Any
+) -> Evaluation:
+    """Evaluate a set near the threshold of the card, whatever its number of pairs; no other rate is used."""
+    low = card.distance - NEAR if equalizer is not None else max(card.distance - NEAR, 0.0)
+    more: dict[str, Any] = {} if equalizer is None else {"equalizer": equalizer, "ids": ids}
+    more |= {"distances": (low, low + NEAR), "target_far": ANY_FAR, "k": (1,), "map_at_r": False}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        return evaluate(
-            embeddings, labels, far=(low, min(10 * low, 0.9)), target_far=low, k=(1,), map_at_r=False, **more
-        )
+        return evaluate(embeddings, labels, **more)
 
 
 def lowest_increase(found: Interval, before: dict[str, Any]) -> float:
