@@ -7,10 +7,14 @@ With n items, the share U of pairs within a distance has the variance of a U-sta
 :math:`(4 (n-2) \zeta_1 + 2 \zeta_2) / (n (n-1))`, where :math:`\zeta_1` is the variance over items of their own shares
 and :math:`\zeta_2 \le U (1 - U)`. To it comes the error of the card's own U: for the same classes, that of its items;
 for new classes, that of its classes, and as much again for the classes of the new set.
+
+A few classes that resemble many others raise the accept rate and its variance together. For new classes, the variance
+of the new set's accept rate is therefore scaled by how much its own items differ: a set that happens to have more such
+classes than the card's would raise a false alarm otherwise.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -36,6 +40,8 @@ class Sample:
     """(n,) logarithms of the vectors' lengths."""
     centre: Floats
     """(d,) the mean unit vector."""
+    accept_variance: float
+    """Variance over items of the share of the others that the threshold accepts."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +66,11 @@ def drift_tests(reference: Reference, sample: Sample, null: Null, classes: int |
     ``classes`` is the number of classes of the set, for ``new_classes``; by default as many as the card's.
     """
     ratio = 1.0 if classes is None or null == "same_classes" else reference.classes / classes
-    expected, covariance = null_moments(reference, sample.items, null, ratio)
+    expected, of_card, of_set = null_moments(reference, sample.items, null, ratio)
     degrees = reference.classes - 1 if null == "new_classes" else max(reference.items - reference.classes, 1)
-    tests = [accept_test(sample.shares[0], expected[0], covariance[0, 0], degrees)]
+    tests = [accept_test(reference, sample, null, ratio, degrees)]
     if reference.whole:
-        tests.append(distribution_test(sample.shares[1:], expected[1:], covariance[1:, 1:], degrees))
+        tests.append(distribution_test(sample.shares[1:], expected[1:], (of_card + of_set)[1:, 1:], degrees))
     if reference.centre is not None:
         tests.append(centre_test(reference, reference.centre, sample, null, ratio, degrees))
     if reference.log_length is not None and not reference.unit_lengths:
@@ -72,8 +78,8 @@ def drift_tests(reference: Reference, sample: Sample, null: Null, classes: int |
     return tuple(tests)
 
 
-def null_moments(reference: Reference, items: int, null: Null, ratio: float) -> tuple[Floats, Floats]:
-    """(m,) expected shares of pairs within each distance, and (m, m) the covariance of their deviations.
+def null_moments(reference: Reference, items: int, null: Null, ratio: float) -> tuple[Floats, Floats, Floats]:
+    """(m,) expected shares of pairs within each distance, and (m, m) their covariances: the card's and the new set's.
 
     ``ratio`` is how many times as many classes the card has. A set of fewer classes has more positive pairs: P grows by
     the ratio, its variance over classes by the ratio's cube. That of M grows by the ratio, and where single pairs of
@@ -82,32 +88,41 @@ def null_moments(reference: Reference, items: int, null: Null, ratio: float) -> 
     share = reference.positive_share
     expected = reference.negatives * (1 - min(ratio * share, 1.0)) / (1 - share) + reference.positives * ratio
     m = len(reference.item_total)  # 1 if only the threshold is known
-    shares = expected[:m]
-    pairs = np.minimum.outer(shares, shares) - np.outer(shares, shares)
-    covariance = u_variance(reference.item_total, pairs, items)
+    pairs = np.minimum.outer(expected[:m], expected[:m]) - np.outer(expected[:m], expected[:m])
+    of_items = u_variance(reference.item_total, pairs, items)
     if null == "same_classes":
-        return expected, covariance + u_variance(reference.item_within, pairs, reference.items)
-    known = np.r_[0:m, len(expected) : len(expected) + m]
+        return expected, u_variance(reference.item_within, pairs, reference.items), of_items
+    return expected, over_classes(reference, m, 1.0), over_classes(reference, m, ratio) + of_items
+
+
+def over_classes(reference: Reference, m: int, ratio: float) -> Floats:
+    """(m, m) covariance of U = M + P, at the first m distances, over sets of ``1 / ratio`` times as many classes."""
+    known = np.r_[0:m, len(reference.distances) : len(reference.distances) + m]
     between = reference.between[np.ix_(known, known)]
-    of_card = np.concatenate([np.eye(m), np.eye(m)], axis=1)  # U = M + P
-    of_set = np.concatenate([np.sqrt(max(ratio, ratio**2 / 2)) * np.eye(m), ratio**1.5 * np.eye(m)], axis=1)
-    return expected, covariance + of_card @ between @ of_card.T + of_set @ between @ of_set.T
+    sums = np.concatenate([np.sqrt(max(ratio, ratio**2 / 2)) * np.eye(m), ratio**1.5 * np.eye(m)], axis=1)
+    return np.asarray(sums @ between @ sums.T)
 
 
-def u_variance(projected: Floats, pairs: Floats, items: int) -> Floats:
+def u_variance(projected: Any, pairs: Any, items: int) -> Any:
     """Return the covariance of a U-statistic of pairs, from the covariance of its projection and that of one pair."""
     return (4 * (items - 2) * projected + 2 * pairs) / (items * (items - 1))
 
 
-def accept_test(value: float, expected: float, variance: float, degrees: int) -> DriftTest:
+def accept_test(reference: Reference, sample: Sample, null: Null, ratio: float, degrees: int) -> DriftTest:
     """Compare accept rates by their square roots, which are less skewed than small rates."""
     from scipy.special import stdtr
 
-    error = float(np.sqrt(variance))
+    moments = null_moments(reference, sample.items, null, ratio)
+    value, expected = float(sample.shares[0]), float(moments[0][0])
+    of_card, of_set, near = float(moments[1][0, 0]), float(moments[2][0, 0]), expected
+    if null == "new_classes" and value > 0:
+        classes = over_classes(reference, 1, ratio)[0, 0] * sample.accept_variance / reference.item_total[0, 0]
+        of_set, near = classes + u_variance(sample.accept_variance, value * (1 - value), sample.items), value
+    error = float(np.sqrt(of_card + of_set))
     if expected <= 0 or error <= 0:
-        return DriftTest("accept_rate", float(value), float(expected), error, 1.0 if value == expected else 0.0)
-    deviation = 2 * (np.sqrt(value) - np.sqrt(expected)) * np.sqrt(expected) / error
-    return DriftTest("accept_rate", float(value), float(expected), error, float(2 * stdtr(degrees, -abs(deviation))))
+        return DriftTest("accept_rate", value, expected, error, 1.0 if value == expected else 0.0)
+    deviation = 2 * (np.sqrt(value) - np.sqrt(expected)) / np.sqrt(of_card / expected + of_set / near)
+    return DriftTest("accept_rate", value, expected, error, float(2 * stdtr(degrees, -abs(deviation))))
 
 
 def distribution_test(shares: Floats, expected: Floats, covariance: Floats, degrees: int) -> DriftTest:
@@ -161,7 +176,8 @@ def length_test(
     if null == "same_classes":
         variance += log_length.within[0] / reference.items
     else:
-        variance += log_length.classes[0] * (1 + ratio)
+        spread = sample.log_lengths.var() / max(log_length.items[0], UNIT_TOLERANCE**2)  # as for the accept rate
+        variance += log_length.classes[0] * (1 + ratio * spread)
     deviation = (value - expected) / np.sqrt(variance)
     error = float(np.exp(expected) * np.sqrt(variance))
     p_value = float(2 * stdtr(degrees, -abs(deviation)))
@@ -171,13 +187,15 @@ def length_test(
 def measure_sample(data: ClassSortedVectors, log_lengths: Floats, distances: Floats) -> Sample:
     """Compare the items of a set with each other; ``log_lengths`` (n,) are those of the vectors as they were given."""
     n, similarities, within = len(data.vectors), similarity_of(distances), np.zeros(len(distances))
+    accepted = np.empty(n)
     for first in range(0, n, ROWS):
         rows = np.arange(first, min(first + ROWS, n))
         similarity = data.similarity(rows, slice(None))
         similarity[rows - first, rows] = -np.inf  # an item is not paired with itself
         within += [np.count_nonzero(similarity >= least) for least in similarities]
+        accepted[rows] = np.count_nonzero(similarity >= similarities[0], axis=1) / (n - 1)
     pairs = n * (n - 1)  # both orders of each
-    return Sample(n, within / pairs, log_lengths, data.vectors.mean(axis=0))
+    return Sample(n, within / pairs, log_lengths, data.vectors.mean(axis=0), float(accepted.var()))
 
 
 def stability_index(shares: Floats, expected: Floats) -> float:
