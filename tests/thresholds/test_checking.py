@@ -124,6 +124,19 @@ def test_item_covariances_are_those_of_each_items_share_of_accepted_others(small
     np.testing.assert_allclose(reference.item_within, within, atol=1e-12)
 
 
+def test_the_moments_of_the_mean_vector_are_traces_of_covariances(small):
+    vectors, labels, reference = small
+    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    total = np.cov(units.T, bias=True)
+    within = sum(np.cov(units[labels == c].T) * (labels == c).mean() for c in range(6))
+    classes = 5 * np.cov(np.array([units[labels != c].mean(axis=0) for c in range(6)]).T, bias=True)
+    found = (reference.centre.items, reference.centre.within, reference.centre.classes)
+    for (trace, square), matrix in zip(found, (total, within, classes), strict=True):
+        assert trace == pytest.approx(np.trace(matrix))
+        assert square == pytest.approx(np.trace(matrix @ matrix))
+    np.testing.assert_allclose(reference.centre.mean, units.mean(axis=0))
+
+
 def test_the_variance_of_a_u_statistic_is_exact():
     values, limit, n = [0.0, 1.0, 1.5, 4.0], 1.0, 3
     kernel = np.array([[float(abs(a - b) <= limit) for b in values] for a in values])

@@ -254,8 +254,9 @@ def accept_noise(evaluation: Evaluation, distance: float) -> tuple[Floats, Float
 def sorted_embeddings(
     evaluation: Evaluation, embeddings: EmbeddingSet, shifts: Shifts | None
 ) -> tuple[ClassSortedVectors, Floats]:
-    """Return the embeddings as they were evaluated, in float64, and their lengths in the same order."""
-    data = sort_by_class(embeddings.vectors, embeddings.labels, float, shifts)
+    """Return the embeddings as they were evaluated, in float32 if there are many, and their lengths in that order."""
+    dtype = np.float32 if len(embeddings.vectors) > MOST_ITEMS else np.float64
+    data = sort_by_class(embeddings.vectors, embeddings.labels, dtype, shifts)
     if len(data.names) != evaluation.class_count or (data.sizes != evaluation.sizes).any():
         raise InputError("embeddings are not those of the evaluation: give the set that was evaluated")
     if (evaluation.equalizer is None) != (shifts is None):
@@ -331,24 +332,29 @@ def length_moments(logs: Floats, class_of: NDArray[np.int64], sizes: Floats) -> 
     return Moments(logs.mean(keepdims=True), total[0], within[0], (left_out**2).sum(axis=0))
 
 
-def centre_moments(vectors: Floats, class_of: NDArray[np.int64], sizes: Floats) -> Moments:
+def centre_moments(vectors: NDArray[Any], class_of: NDArray[np.int64], sizes: Floats) -> Moments:
     """Return the mean unit vector; of its covariances only the trace, and the trace of the square, are kept."""
-    mean = vectors.mean(axis=0)
-    class_means = class_sums(vectors, sizes) / sizes[:, None]
-    degrees = max(len(vectors) - len(sizes), 1)
-    inside = (vectors - class_means[class_of]) / np.sqrt(degrees)
-    total = traces((vectors - mean) / np.sqrt(len(vectors)))
-    within = traces(inside) if len(vectors) > len(sizes) else total
+    mean = vectors.mean(axis=0, dtype=np.float64)
+    rows = np.sort(np.random.default_rng(0).permutation(len(vectors))[:MOST_ITEMS])
+    chosen, own = vectors[rows].astype(np.float64), class_of[rows]
+    total = traces((chosen - mean) / np.sqrt(len(rows)))
+    several = sizes[own] > 1
+    within = total
+    if several.any():
+        inside = chosen - (class_sums(vectors, sizes) / sizes[:, None])[own]
+        within = traces(
+            (inside * np.sqrt(sizes / np.maximum(sizes - 1, 1))[own, None])[several] / np.sqrt(several.sum())
+        )
     return Moments(mean, total, within, traces(leave_out_means(vectors, sizes)))
 
 
-def class_sums(values: Floats, sizes: Floats) -> Floats:
+def class_sums(values: NDArray[Any], sizes: Floats) -> Floats:
     """(classes, m) sums of rows that are sorted by class."""
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
-    return np.asarray(np.add.reduceat(values, starts, axis=0))
+    return np.asarray(np.add.reduceat(values, starts, axis=0, dtype=np.float64))
 
 
-def leave_out_means(values: Floats, sizes: Floats) -> Floats:
+def leave_out_means(values: NDArray[Any], sizes: Floats) -> Floats:
     """(classes, m) deviations of the mean with one class left out, scaled so that their squares sum to its variance."""
     sums = class_sums(values, sizes)
     left_out = (sums.sum(axis=0) - sums) / (sizes.sum() - sizes)[:, None]
