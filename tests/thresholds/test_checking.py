@@ -12,11 +12,12 @@ import pytest
 import isomargin as im
 from isomargin.measure.pairs.inputs import ClassSortedVectors
 from isomargin.measure.statistics.intervals import Interval
-from isomargin.thresholds.checking import lowest_increase
 from isomargin.thresholds.drift import drift_tests, measure_sample, null_moments, stability_index, u_variance
+from isomargin.thresholds.realised import lowest_increase
 from isomargin.thresholds.reference import Reference, make_reference
 
 CLASSES, DIMENSIONS = 40, 8
+pytestmark = pytest.mark.filterwarnings("ignore:.*OPIS:UserWarning")
 
 
 class World:
@@ -234,6 +235,13 @@ def test_a_shifted_mix_is_noticed_as_other_than_the_same_classes(world, card):
     assert not im.check_card(card, world.items(labels), against="same_classes").holds
 
 
+def test_fewer_classes_are_explained_as_new_classes_if_their_number_is_given(world, card):
+    labels = world.generator.integers(0, 12, 600)
+    check = im.check_card(card, world.items(labels), classes=12)
+    assert check.holds
+    assert check.summary().startswith("The card holds if these are items of new classes of the same kind; they are not")
+
+
 def test_a_rotated_space_has_the_same_distances_but_another_mean(world, card):
     later, _ = world.sample(600)
     rotation, _ = np.linalg.qr(np.random.default_rng(3).normal(size=(DIMENSIONS, DIMENSIONS)))
@@ -273,6 +281,31 @@ def test_with_labels_the_realised_rates_decide(world, card):
     assert check.rates.frr.value == pytest.approx(1 - within[positive].mean())
     noisy = im.check_card(card, vectors + 0.7 * world.generator.normal(size=vectors.shape), labels, draws=200)
     assert (noisy.holds, noisy.rates.worse) == (False, ("frr",))
+
+
+def test_a_promise_decides_for_the_rate_that_it_is_about(world, measured):
+    vectors, labels = measured
+    evaluation = im.evaluate(vectors, labels, k=(1,))
+    later, numbers = world.sample(800)
+    for delta in (None, 0.2):
+        choice = im.promise_threshold(evaluation, far=0.05, delta=delta, draws=100)
+        card = im.make_card(choice, evaluation, embeddings=im.EmbeddingSet(vectors, labels))
+        kept = im.check_card(card, later, numbers, draws=100).rates
+        rates = im.evaluate(later, numbers, k=(1,)).at(card.distance).class_far
+        assert kept.promise.value == pytest.approx(rates.mean() if delta is None else (rates > 0.05).mean())
+        assert (kept.promise.kept, kept.promise.allowed, kept.failed) == (True, delta or 0.05, ())
+        broken = im.check_card(card, later + 1.0, numbers, draws=100).rates
+        assert broken.failed == ("promise",)
+
+
+def test_rows_that_cannot_be_used_are_named_by_their_own_numbers(world, card):
+    later, _ = world.sample(5000)
+    later[::7] = np.nan
+    with pytest.raises(im.InputError, match="rows 0, 7"):
+        im.check_card(card, later[: 7 * 2 + 60])
+    with pytest.raises(im.InputError, match=r"and .* more of embeddings are NaN") as raised:
+        im.check_card(card, later)
+    assert all(int(row) % 7 == 0 for row in str(raised.value).split(" and ")[0].removeprefix("rows ").split(", "))
 
 
 def test_classes_beyond_twice_the_cards_rate_are_named(world, card):

@@ -19,8 +19,9 @@ from isomargin.core.labels import as_ids
 from isomargin.measure.evaluate import EqualizesSimilarity
 from isomargin.measure.pairs.axis import similarity_of
 from isomargin.measure.pairs.distances import Floats
-from isomargin.measure.pairs.inputs import as_float64, as_matrix, unit_rows
+from isomargin.measure.pairs.inputs import as_float64, as_matrix
 from isomargin.thresholds.card import ThresholdCard
+from isomargin.thresholds.reference import chosen_units
 
 CANARIES = 300  # items that are kept
 FEWEST = 20  # canaries that a comparison needs
@@ -106,7 +107,7 @@ class Canaries:
         if len(np.unique(names)) < len(names):
             raise InputError("ids are not distinct: canaries are recognised by their ids, so each item needs its own")
         rows = np.sort(np.random.default_rng(seed).permutation(len(matrix))[:number])
-        units(matrix[rows])  # refuses rows without a direction
+        chosen_units(matrix, rows)  # refuses rows without a direction
         return cls(as_float64(matrix[rows]).astype(np.float32), names[rows], card.sha256)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -147,8 +148,8 @@ class Canaries:
             raise InputError("the canaries belong to another card: give those that were written with this card")
         matrix = as_matrix(embeddings)
         then_rows, now_rows = self._matched(matrix, ids)
-        then, then_lengths = units(self.vectors[then_rows])
-        now, now_lengths = units(matrix[now_rows])
+        then, then_lengths = chosen_units(self.vectors, then_rows)
+        now, now_lengths = chosen_units(matrix, now_rows)
         ratio = float(np.median(now_lengths) / np.median(then_lengths))
         sizes = (self.vectors.shape[1], int(matrix.shape[1]))
         missing = len(self.ids) - len(then_rows)
@@ -191,12 +192,6 @@ class Canaries:
                 f"at least {FEWEST} are needed, each once"
             )
         return np.array([place[name] for name in names.tolist()]), np.arange(len(names))
-
-
-def units(matrix: Any) -> tuple[Floats, Floats]:
-    """(n, d) unit vectors, and (n,) the lengths that they had."""
-    lengths = np.empty(len(matrix))
-    return unit_rows(matrix, np.arange(len(matrix)), float, lengths), lengths
 
 
 def accepted_pairs(card: ThresholdCard, vectors: Floats, equalizer: EqualizesSimilarity | None) -> NDArray[np.bool_]:

@@ -8,8 +8,9 @@ from isomargin.thresholds.card_text import named_line, wrapped
 if TYPE_CHECKING:
     from isomargin.measure.statistics.intervals import Interval
     from isomargin.thresholds.canaries import CanaryComparison
-    from isomargin.thresholds.checking import CardCheck, ClassBeyond, DriftResult, RealisedRates
+    from isomargin.thresholds.checking import CardCheck, DriftResult
     from isomargin.thresholds.drift import DriftTest
+    from isomargin.thresholds.realised import ClassBeyond, RealisedRates
 
 SHOWN = 5  # classes that are named
 CAUSES = {
@@ -43,8 +44,7 @@ LITTLE, MUCH = 0.1, 0.25  # customary limits of the population stability index
 
 def check_summary(check: "CardCheck") -> str:
     """Summarise a check in lines of at most 88 columns, safe to print."""
-    verdict = "holds" if check.holds else "does not hold"
-    lines = wrapped(f"The card {verdict}: {CAUSES[check.cause]}.", "")
+    lines = wrapped(headline(check), "")
     for fact in check.facts:
         lines += wrapped(fact, mark="- ")
     lines += canary_lines(check.canaries)
@@ -57,6 +57,15 @@ def check_summary(check: "CardCheck") -> str:
     if not check.holds:
         lines += wrapped(REMEDIES["rates" if check.cause == "unknown" and check.rates is not None else check.cause], "")
     return "\n".join(lines)
+
+
+def headline(check: "CardCheck") -> str:
+    """Return the verdict in one sentence."""
+    rejected = {result.null for result in check.drift if result.failed}
+    if check.holds and check.rates is None and rejected:
+        other = NULL_TITLES["new_classes" if "same_classes" in rejected else "same_classes"]
+        return f"The card holds if these are {other}; they are not {NULL_TITLES[min(rejected)]}."
+    return f"The card {'holds' if check.holds else 'does not hold'}: {CAUSES[check.cause]}."
 
 
 def drift_lines(check: "CardCheck") -> list[str]:
@@ -81,7 +90,7 @@ def drift_lines(check: "CardCheck") -> list[str]:
 def null_lines(result: "DriftResult", level: float) -> list[str]:
     """Format the tests against one null hypothesis."""
     failed = result.failed
-    word = f"no (false alarm level {percent(level)})" if failed else "yes"
+    word = f"no, at the {percent(level)} level" if failed else "yes"
     lines = [f"  could they be {NULL_TITLES[result.null]}? {word}"]
     for test in result.tests:
         mark = "*" if test in failed else " "
@@ -113,6 +122,10 @@ def rate_lines(check: "CardCheck", rates: "RealisedRates") -> list[str]:
             f"  {mark} {name.upper()} {interval_text(found)}, on the card {percent(before['value'])} "
             f"({percent(before['low'])} to {percent(before['high'])}): {word}"
         )
+    if rates.promise is not None:
+        mark, word = (" ", "kept as far as can be told") if rates.promise.kept else ("*", "broken")
+        value = f"{percent(rates.promise.value)}, at least {percent(rates.promise.low)}"
+        lines += wrapped(f"promise {word} (found {value}): {rates.promise.what}", mark=f"{mark} ")
     if rates.beyond:
         lines += wrapped(
             f"{len(rates.beyond):,} rates of single classes are beyond twice the card's, by more than chance explains:"

@@ -5,37 +5,31 @@ the realised rates decide. Canaries tell a changed model from changed data. Fact
 test.
 """
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from isomargin.core import checks
 from isomargin.core.errors import InputError
 from isomargin.core.json_values import null_for_nan
 from isomargin.core.text import percent
-from isomargin.measure.evaluate import EqualizesSimilarity, evaluate
-from isomargin.measure.evaluation import Evaluation
+from isomargin.measure.evaluate import EqualizesSimilarity
 from isomargin.measure.pairs.axis import L2
 from isomargin.measure.pairs.distances import Floats
 from isomargin.measure.pairs.inputs import UNIT_TOLERANCE, ClassSortedVectors, Shifts, as_matrix
-from isomargin.measure.statistics.intervals import Interval, note_on_few_classes, rate_intervals
-from isomargin.thresholds.canaries import CanaryComparison, units
+from isomargin.thresholds.canaries import CanaryComparison
 from isomargin.thresholds.card import ThresholdCard, check_type
 from isomargin.thresholds.check_text import check_summary
 from isomargin.thresholds.drift import NULLS, DriftTest, Null, drift_tests, measure_sample, stability_index
-from isomargin.thresholds.reference import MOST_ITEMS, UNIT_SHARE, Reference
+from isomargin.thresholds.realised import RealisedRates, realised_rates
+from isomargin.thresholds.reference import MOST_ITEMS, UNIT_SHARE, Reference, chosen_units
 from isomargin.thresholds.transfer import digest_of
 
 Cause = Literal["nothing", "model", "data", "unknown"]
 Against = Literal["either", "same_classes", "new_classes"]
 FEWEST_ITEMS = 50  # items that a comparison without labels needs
-FACTOR = 2  # a class has left its tolerance if its rate is beyond this multiple of the card's rate
-NEAR = 0.01  # width of the range of distances that is evaluated, at the threshold
-ANY_FAR = 0.5  # a rate that any number of pairs allows
 MAKE_AGAIN = "make a new one with `isomargin threshold FILE --output card.json`"
 
 
@@ -68,48 +62,6 @@ class DriftResult:
             for test in self.tests
         ]
         return {"rejected": bool(failed), "tests": tests}
-
-
-@dataclass(frozen=True)
-class ClassBeyond:
-    """A class with more errors than the card allows."""
-
-    name: int | str
-    """Label of the class."""
-    items: int
-    """Number of items."""
-    rate: Literal["far", "frr"]
-    """Which rate."""
-    value: float
-    """The rate."""
-    low: float
-    """Lower bound of its interval, at a level that allows for the number of classes."""
-
-
-@dataclass(frozen=True)
-class RealisedRates:
-    """The error rates of a labelled set at the threshold of the card."""
-
-    far: Interval
-    """False accept rate."""
-    frr: Interval
-    """False reject rate."""
-    worse: tuple[str, ...]
-    """Which of them, ``"far"`` or ``"frr"``, exceed those of the card by more than chance explains."""
-    classes: int
-    """Number of classes."""
-    beyond: tuple[ClassBeyond, ...]
-    """Classes whose rate is beyond twice the card's, worst first."""
-
-    def as_values(self) -> dict[str, Any]:
-        """Convert to JSON values."""
-        return {
-            "classes": self.classes,
-            "far": {name: null_for_nan(value) for name, value in asdict(self.far).items()},
-            "frr": {name: null_for_nan(value) for name, value in asdict(self.frr).items()},
-            "worse": list(self.worse),
-            "beyond": [asdict(each) for each in self.beyond],
-        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,7 +202,7 @@ def check_card(
     if labels is not None:
         rates, more = realised_rates(card, embeddings, labels, equalizer, ids, level, draws, seed)
         notes += more
-    drifted = is_rejected(drift, against) if rates is None else bool(rates.worse)
+    drifted = is_rejected(drift, against) if rates is None else bool(rates.failed)
     moved = canaries is not None and canaries.changed
     holds = not (facts or drifted or moved)
     return CardCheck(
@@ -310,7 +262,7 @@ def random_rows(
     if len(matrix) < FEWEST_ITEMS:
         raise InputError(f"embeddings has {len(matrix)} rows: at least {FEWEST_ITEMS} are needed to check a card")
     rows = np.sort(np.random.default_rng(seed).permutation(len(matrix))[:MOST_ITEMS])
-    vectors, lengths = units(matrix[rows])
+    vectors, lengths = chosen_units(matrix, rows)
     shifts: Shifts | None = None
     if equalizer is not None:
         shifts = equalizer.shifts(matrix[rows], None if ids is None else np.asarray(ids)[rows])
@@ -371,91 +323,3 @@ def missing_notes(card: ThresholdCard, reference: Reference, model: str | None) 
     if model is not None and card.model is None:
         found.append("the card does not name its model, so the name was not compared: make the card with --model")
     return found
-
-
-# ----- with labels
-
-
-def realised_rates(
-    card: ThresholdCard,
-    embeddings: Any,
-    labels: Any,
-    equalizer: EqualizesSimilarity | None,
-    ids: Any,
-    level: float,
-    draws: int,
-    seed: int,
-) -> tuple[RealisedRates, list[str]]:
-    """Measure a labelled set at the threshold of the card, and compare it with the card's rates; return notes too."""
-    evaluation = evaluate_labelled(card, embeddings, labels, equalizer, ids)
-    evaluation.axis.check(card.distance)
-    intervals = rate_intervals(evaluation, card.distance, draws, 1 - level, seed)
-    measured = (card.measured["far"], card.measured["frr"])
-    worse = [
-        name
-        for name, found, before in zip(("far", "frr"), intervals, measured, strict=True)
-        if lowest_increase(found, before) > 0
-    ]
-    beyond = classes_beyond(evaluation, card, level)
-    notes = [note.replace("the intervals", "the intervals of the rates") for note in note_on_few_classes(evaluation)]
-    return RealisedRates(*intervals, tuple(worse), evaluation.class_count, beyond), notes
-
-
-def evaluate_labelled(
-    card: ThresholdCard, embeddings: Any, labels: Any, equalizer: EqualizesSimilarity | None, ids: Any
-) -> Evaluation:
-    """Evaluate a set near the threshold of the card, whatever its number of pairs; no other rate is used."""
-    low = card.distance - NEAR if equalizer is not None else max(card.distance - NEAR, 0.0)
-    more: dict[str, Any] = {} if equalizer is None else {"equalizer": equalizer, "ids": ids}
-    more |= {"distances": (low, low + NEAR), "target_far": ANY_FAR, "k": (1,), "map_at_r": False}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        return evaluate(embeddings, labels, **more)
-
-
-def lowest_increase(found: Interval, before: dict[str, Any]) -> float:
-    """Return the lower bound of the increase of a rate, from the intervals of both (Donner and Zou, 2012).
-
-    Bounds of the card at another confidence level are scaled to that of the new interval.
-
-    >>> before = {"value": 0.01, "low": 0.008, "high": 0.013, "confidence": 0.95}
-    >>> lowest_increase(Interval(0.012, 0.009, 0.015, 0.95), before) > 0
-    False
-    >>> lowest_increase(Interval(0.02, 0.017, 0.023, 0.95), before) > 0
-    True
-    """
-    from scipy.special import ndtri
-
-    scale = ndtri((1 + found.confidence) / 2) / ndtri((1 + before["confidence"]) / 2)
-    above = scale * ((before["high"] if before["high"] is not None else before["value"]) - before["value"])
-    return float(found.value - before["value"] - np.hypot(found.value - found.low, above))
-
-
-def classes_beyond(evaluation: Evaluation, card: ThresholdCard, level: float) -> tuple[ClassBeyond, ...]:
-    """Return the classes whose FAR or FRR is beyond twice the card's, with intervals that exclude it.
-
-    The intervals are over other items of the class, and wide enough for all classes together. Classes of fewer than
-    four items have none.
-    """
-    from scipy.special import ndtri
-
-    noise = evaluation.item_noise
-    if noise is None:
-        return ()
-    point, large = evaluation.at(card.distance), noise.classes
-    width = -ndtri(level / (2 * max(len(large), 1)))
-    found = []
-    rates: dict[Literal["far", "frr"], Floats] = {"far": point.class_far[large], "frr": point.class_frr[large]}
-    for (name, values), variance in zip(rates.items(), noise.of_rates(card.distance, evaluation), strict=True):
-        low = values - width * np.sqrt(np.maximum(variance, by_pairs(values, evaluation, name, large)))
-        limit = FACTOR * card.measured[name]["value"]
-        for i in np.flatnonzero(low > limit).tolist():
-            label, items = evaluation.names[large[i]].item(), int(evaluation.sizes[large[i]])
-            found.append(ClassBeyond(label, items, name, float(values[i]), float(low[i])))
-    return tuple(sorted(found, key=lambda each: -each.value / max(card.measured[each.rate]["value"], 1e-12)))
-
-
-def by_pairs(rates: Floats, evaluation: Evaluation, name: str, classes: NDArray[np.int64]) -> Floats:
-    """(classes,) variance of each rate as if its pairs were independent, the least that it can be."""
-    counts = evaluation.counts.negatives if name == "far" else evaluation.counts.positives
-    return np.asarray(rates * (1 - rates) / np.maximum(counts.totals[classes], 1))

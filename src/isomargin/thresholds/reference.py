@@ -30,7 +30,9 @@ from isomargin.measure.pairs.inputs import (
     Shifts,
     as_float64,
     as_matrix,
+    refuse_rows,
     sort_by_class,
+    unit_rows,
 )
 from isomargin.measure.scores.curves import share
 
@@ -263,6 +265,16 @@ def sorted_embeddings(
         raise InputError("the evaluation is equalized: give the shifts of its equalizer with the embeddings")
     order = np.argsort(np.unique(embeddings.labels, return_inverse=True)[1], kind="stable")
     return data, lengths_of(as_matrix(embeddings.vectors))[order]
+
+
+def chosen_units(matrix: Any, rows: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """(rows, d) some rows as unit vectors, and (rows,) their lengths; unusable rows are refused by their numbers."""
+    values = as_float64(matrix[rows])
+    finite = np.isfinite(values).all(axis=1)
+    refuse_rows(rows[~finite], "are NaN or infinite", "remove or recompute them")
+    refuse_rows(rows[(values == 0).all(axis=1)], "are zero vectors, which have no direction", "remove them")
+    lengths = np.empty(len(rows))
+    return unit_rows(values, np.arange(len(rows)), float, lengths), lengths
 
 
 def lengths_of(matrix: Any) -> Floats:
