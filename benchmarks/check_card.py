@@ -24,7 +24,6 @@ import isomargin as im
 from isomargin.thresholds.drift import NULLS
 
 FAR = 0.01
-DRAWS = 100  # bootstrap draws of the card's intervals and of labelled checks
 
 
 class Population(Protocol):
@@ -124,7 +123,7 @@ def make_card(drawn: Drawn) -> im.ThresholdCard:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         evaluation = im.evaluate(drawn.vectors, drawn.labels, k=(1,), map_at_r=False, grid=10, progress=None)
-        choice = im.choose_threshold(evaluation, far=FAR, draws=DRAWS)
+        choice = im.choose_threshold(evaluation, far=FAR)
         return im.make_card(choice, evaluation, embeddings=im.EmbeddingSet(drawn.vectors, drawn.labels))
 
 
@@ -152,7 +151,7 @@ def count_false_alarms(population: Population, arguments: argparse.Namespace) ->
                 alarms[test.name].append(test.p_value < 0.05)
             alarms["either"].append(all(result.failed for result in check.drift))
             if number % arguments.sets == 0:
-                with_labels = im.check_card(card, later.vectors, later.labels, draws=DRAWS)
+                with_labels = im.check_card(card, later.vectors, later.labels)
                 alarms["with labels"].append(not with_labels.holds)
         print(f"{null:<14}" + "  ".join(f"{name} {np.mean(found):.1%}" for name, found in alarms.items()), flush=True)
 
@@ -216,7 +215,7 @@ def measure_power(population: Population, arguments: argparse.Namespace) -> None
             vectors = change(later.vectors, drawn, card, generator.normal(size=(later.vectors.shape[1],) * 2))
             row = alarms_of(im.check_card(card, vectors))
             labelled = number % arguments.sets == 0
-            row.append(not im.check_card(card, vectors, later.labels, draws=DRAWS).holds if labelled else np.nan)
+            row.append(not im.check_card(card, vectors, later.labels).holds if labelled else np.nan)
             found.append(row)
         rates = np.nanmean(np.array(found, float), axis=0)
         print(f"{name:<34}" + "".join(f"{rate:>8.0%}" for rate in rates), flush=True)

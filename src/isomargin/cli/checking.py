@@ -10,7 +10,7 @@ import typer
 
 from isomargin.cli.common import check_writable, writing
 from isomargin.cli.opening import EmbeddingsKey, EqualizerFile, kind_of, open_card, open_equalizer
-from isomargin.core.errors import InputError
+from isomargin.core.errors import InputError, MissingLabelsError
 from isomargin.core.text import printable
 
 if TYPE_CHECKING:
@@ -164,18 +164,16 @@ def read_new(
 
     if kind_of(path) not in ("embeddings", "run"):
         raise InputError(f"{path} contains no embeddings: give a file of embeddings, or the folder of a run")
-    if path.is_dir() or labels is not None or labels_key is not None:
-        found = open_embeddings(path, ReadOptions(labels, embeddings_key, labels_key or "labels"))
-        return found.vectors, None if unlabelled else found.labels, found.ids
-    vectors, ids = read_vectors(path, embeddings_key)
-    if not unlabelled:
+    options = ReadOptions(labels, embeddings_key, labels_key or "labels")
+    if path.is_dir() or not unlabelled:
         try:
-            found = open_embeddings(path, ReadOptions(None, embeddings_key, "labels"))
-        except InputError as error:
-            if "has no 'labels'" not in str(error) and path.suffix.lower() != ".npy":
+            found = open_embeddings(path, options)
+        except MissingLabelsError:
+            if labels_key is not None:
                 raise
         else:
-            return found.vectors, found.labels, found.ids
+            return found.vectors, None if unlabelled else found.labels, found.ids
+    vectors, ids = read_vectors(path, embeddings_key)
     return vectors, None, ids
 
 

@@ -114,7 +114,11 @@ def p_text(p_value: float) -> str:
 
 def rate_lines(check: "CardCheck", rates: "RealisedRates") -> list[str]:
     """Format the realised rates, and the classes with the most errors."""
-    lines = [f"Rates of {check.items:,} labelled items in {rates.classes:,} classes at the threshold of the card:"]
+    lines = wrapped(
+        f"Rates of {check.items:,} labelled items in {rates.classes:,} classes at the card's threshold, "
+        f"{percent(rates.far.confidence)} intervals:",
+        "",
+    )
     for name, found in (("far", rates.far), ("frr", rates.frr)):
         before = check.card.measured[name]
         mark, word = ("*", "worse") if name in rates.worse else (" ", "not significantly worse")

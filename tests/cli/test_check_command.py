@@ -25,6 +25,8 @@ def files(tmp_path_factory):
     vectors = items(later)
     np.savez(folder / "later.npz", embeddings=vectors)
     np.save(folder / "later.npy", vectors)
+    np.save(folder / "short.npy", vectors)
+    np.save(folder / "short.labels.npy", later[:3])
     np.savez(folder / "closer.npz", embeddings=vectors + 1.0)
     np.savez(folder / "labelled.npz", embeddings=vectors, labels=later)
     np.savez(folder / "wider.npz", embeddings=np.concatenate([vectors, vectors], axis=1))
@@ -101,6 +103,7 @@ def test_canaries_say_which_of_the_two_has_changed(folder, run):
         ("check card.json later.npz --labels-key names", "has no 'names'"),
         ("check card.json later.npz --canaries later.npz", "card.canaries.npz does not exist"),
         ("check card.json later.npz --tolerance 0.1", "belong to --canaries"),
+        ("check card.json short.npy", "labels has 3 entries, embeddings has 400 rows"),
         ("canaries measured.npz --card card.json -o measured.npz", "is what the canaries are drawn from"),
         ("canaries wider.npz --card card.json", "has 16 dimensions, but the card was measured on 8"),
         ("canaries measured.npz --card card.json --items 5", "number is 5: a whole number of at least 20 is needed"),
