@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from isomargin.models.embedder import make_model
     from isomargin.report.write import write_report
     from isomargin.thresholds.calibrate import calibrate
+    from isomargin.thresholds.canaries import Canaries
     from isomargin.thresholds.card import ThresholdCard, make_card
+    from isomargin.thresholds.checking import CardCheck, check_card
     from isomargin.thresholds.choose import choose_threshold
     from isomargin.thresholds.conformal import promise_threshold
     from isomargin.thresholds.transfer import transfer_threshold
@@ -41,6 +43,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Adapter",
+    "Canaries",
+    "CardCheck",
     "EmbeddingSet",
     "Equalizer",
     "EqualizerCV",
@@ -49,6 +53,7 @@ __all__ = [
     "Settings",
     "ThresholdCard",
     "calibrate",
+    "check_card",
     "choose_threshold",
     "compare",
     "diagnose",
@@ -83,6 +88,9 @@ _HOMES = {
     "compare": "isomargin.measure.comparison",
     "choose_threshold": "isomargin.thresholds.choose",
     "calibrate": "isomargin.thresholds.calibrate",
+    "check_card": "isomargin.thresholds.checking",
+    "Canaries": "isomargin.thresholds.canaries",
+    "CardCheck": "isomargin.thresholds.checking",
     "ThresholdCard": "isomargin.thresholds.card",
     "Adapter": "isomargin.equalize.adapter",
     "EmbeddingSet": "isomargin.io.embedding_set",

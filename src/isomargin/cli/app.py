@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from isomargin import __version__
-from isomargin.cli import adapting, demo, equalizing, figures, measuring, report, thresholds, training
+from isomargin.cli import adapting, checking, demo, equalizing, figures, measuring, report, thresholds, training
 from isomargin.cli.running import run_app
 
 app = typer.Typer(
@@ -47,6 +47,8 @@ for command in (
     equalizing.equalize,
     thresholds.threshold,
     thresholds.transfer,
+    checking.check,
+    checking.canaries,
     thresholds.compare,
     report.report,
     figures.figure,

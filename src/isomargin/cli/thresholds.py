@@ -17,6 +17,7 @@ from isomargin.cli.opening import (
     files_read,
     open_card,
     open_evaluation,
+    open_source,
     read_options,
     short_names,
 )
@@ -76,6 +77,9 @@ def threshold(
             "--output", "-o", help="Write the card to this .json file, and its summary to a .txt file next to it."
         ),
     ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="A name of the model that made the embeddings, which `isomargin check` compares.")
+    ] = None,
     labels: Labels = None,
     embeddings_key: EmbeddingsKey = "embeddings",
     labels_key: LabelsKey = "labels",
@@ -108,7 +112,8 @@ def threshold(
     target = wanted(far, frr, best_utility, cost, distance if score is None else score, cosine)
     if score is not None and distance is not None:
         raise InputError("--distance and --score were given: a threshold is one of them")
-    evaluation = open_evaluation(file, options)
+    opened = open_source(file, options)
+    evaluation = opened.evaluation
     check_cosine(cosine, evaluation)
     check_scale(distance, score, evaluation)
     if score is not None:
@@ -121,7 +126,15 @@ def threshold(
     else:
         choice = choose_threshold(evaluation, **target, **interval)
     calibration = None if calibrate is None else fit(evaluation, cast(Method, calibrate), prior=prior)
-    card = make_card(choice, evaluation, source=sources, calibration=calibration)
+    card = make_card(
+        choice,
+        evaluation,
+        source=sources,
+        calibration=calibration,
+        embeddings=opened.embeddings,
+        shifts=opened.shifts,
+        model=model,
+    )
     if output is not None:
         with writing(output), atomic_writes(output, output.with_suffix(".txt")) as (as_file, as_text):
             card.save(as_file)

@@ -25,5 +25,9 @@ class InputError(ValueError):
 InputError.__module__ = "isomargin"  # tracebacks show the public name
 
 
+class MissingLabelsError(InputError):
+    """A file of embeddings without labels, where labels were expected."""
+
+
 class DivergedError(InputError):
     """Training that cannot go on: the loss is NaN or infinite, or all embeddings have collapsed to one point."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from isomargin.core.errors import InputError
+from isomargin.core.errors import InputError, MissingLabelsError
 from isomargin.core.labels import check_dimensions, is_tensor
 from isomargin.core.vectors import check_vectors
 
@@ -47,7 +47,7 @@ def check_keys(path: Path, there: Iterable[Any], embeddings_key: str, labels_key
             f"{path} has no {embeddings_key!r}: {has}; name the right one with embeddings_key= (--embeddings-key)"
         )
     if labels_key is not None and labels_key not in names:
-        raise InputError(
+        raise MissingLabelsError(
             f"{path} has no {labels_key!r}: {has}; name the right one with labels_key= (--labels-key), or {LABELS_HINT}"
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from isomargin.core.errors import InputError
+from isomargin.core.errors import InputError, MissingLabelsError
 from isomargin.core.files import check_file, reading
 from isomargin.core.labels import integer_array
 from isomargin.io._arrays import read_npy_array
@@ -51,7 +51,7 @@ def labels_beside(path: Path) -> Path:
         case [one]:
             return one
         case []:
-            raise InputError(f"{path} has no labels, and its folder has no {' or '.join(names)}: {LABELS_HINT}")
+            raise MissingLabelsError(f"{path} has no labels, and its folder has no {' or '.join(names)}: {LABELS_HINT}")
         case _:
             raise InputError(f"the folder of {path} has both {' and '.join(names)}: name one with labels= (--labels)")
 

@@ -20,12 +20,15 @@ from isomargin.core.errors import InputError
 from isomargin.core.files import atomic_write, check_file, reading
 from isomargin.core.json_values import digest, null_for_nan
 from isomargin.core.text import LONGEST, printable
+from isomargin.io.embedding_set import EmbeddingSet
 from isomargin.measure.evaluation import Evaluation
+from isomargin.measure.pairs.inputs import Shifts
 from isomargin.measure.settings import COMPARED
 from isomargin.measure.statistics.intervals import note_on_few_classes, note_on_no_event
 from isomargin.thresholds.calibrate import Calibration
 from isomargin.thresholds.card_text import summary
 from isomargin.thresholds.conversions import CONVENTIONS, conversions
+from isomargin.thresholds.reference import make_reference
 from isomargin.thresholds.threshold_choice import QUANTILES, ThresholdChoice
 
 FORMAT = "isomargin threshold card"
@@ -69,7 +72,12 @@ EQUALIZER: dict[str, Any] = {
     "own_class": str,
     "digest": str,
 }
-ADDED: dict[str, Any] = {"worst_by_far": [WORST_CLASS], "worst_by_frr": [WORST_CLASS]}  # older cards do not have them
+ADDED: dict[str, Any] = {  # older cards do not have them
+    "worst_by_far": [WORST_CLASS],
+    "worst_by_frr": [WORST_CLASS],
+    "model": str,
+    "reference": {"comparison": str, "classes": int, "items": int},
+}
 
 
 @dataclass(frozen=True)
@@ -119,6 +127,10 @@ class ThresholdCard:
     """Settings, constant and digest of the equalizer; None for plain similarities."""
     comparison: str = "all_pairs"
     """What was compared when the threshold was measured: all pairs, or a list of trials."""
+    model: str | None = None
+    """The name of the model that made the embeddings, if it was given."""
+    reference: dict[str, Any] | None = None
+    """What ``check_card`` compares new data with; None in cards of older versions."""
 
     @property
     def distance(self) -> float:
@@ -190,6 +202,9 @@ def make_card(
     *,
     source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
     calibration: Calibration | None = None,
+    embeddings: EmbeddingSet | None = None,
+    shifts: Shifts | None = None,
+    model: str | None = None,
 ) -> ThresholdCard:
     """Make the card of a threshold.
 
@@ -198,6 +213,10 @@ def make_card(
         evaluation: the evaluation on which it was chosen.
         source: the evaluated file or files, such as embeddings and labels; their bytes are hashed.
         calibration: the map from similarity to the probability of a match, from ``calibrate``.
+        embeddings: the evaluated embeddings. With them, ``check_card`` can later compare the whole distribution of
+            distances, the vectors' lengths, their mean and their dimension; without them, the accept rate alone.
+        shifts: the shifts of these embeddings, if they were equalized.
+        model: a name of the model that made the embeddings, for ``check_card``.
 
     >>> import isomargin as im, numpy as np
     >>> embeddings = np.random.default_rng(0).normal(size=(60, 8)) + 3 * np.eye(8)[np.arange(60) % 6]
@@ -212,6 +231,11 @@ def make_card(
     check_type(evaluation, "evaluation", Evaluation, "evaluate")
     if calibration is not None:
         check_type(calibration, "calibration", Calibration, "calibrate")
+    if embeddings is not None:
+        check_type(embeddings, "embeddings", EmbeddingSet, "EmbeddingSet")
+    if model is not None and (not isinstance(model, str) or not model.strip()):
+        raise InputError(f"model is {model!r}: a name of the model is needed, or leave it out")
+    reference = make_reference(evaluation, choice.distance, embeddings, shifts)
     files = [source] if isinstance(source, str | os.PathLike) else source
     return ThresholdCard(
         threshold=conversions(choice.distance, evaluation.axis),
@@ -247,6 +271,8 @@ def make_card(
         score_axis=evaluation.axis.name,
         equalizer=evaluation.equalizer,
         comparison=evaluation.comparison,
+        model=model,
+        reference=None if reference is None else reference.as_values(),
     )
 
 

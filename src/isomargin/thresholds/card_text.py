@@ -32,6 +32,7 @@ def summary(card: "ThresholdCard") -> str:
             *worst_lines(card),
             *(promise_lines(card.promise) if has_classes(card) else []),
             *calibration_lines(card.calibration),
+            *([] if card.model is None else wrapped(f"Model: {card.model}", "")),
         ]
     )
 
