@@ -21,6 +21,8 @@ COMPARED = {
     "trials": "the pairs of a list of trials",
 }
 """The same in words."""
+TEMPLATE_WORDS = {"mean": "mean of a class's items", "max": "best of a class's items", "each": "every item by itself"}
+"""What a probe is compared with, by the name of the template."""
 
 CHOICES = {"utility": Utility, "mean_curve": MeanCurve, "epsilon_form": EpsilonForm, "pairs": Pairs}
 MOST = 1_000_000  # more than any grid or sample needs, and small enough for memory

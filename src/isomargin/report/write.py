@@ -17,6 +17,7 @@ from isomargin.core.errors import InputError
 from isomargin.core.files import atomic_write
 from isomargin.core.text import printable
 from isomargin.measure.evaluation import Evaluation
+from isomargin.measure.settings import COMPARED
 from isomargin.report.contents import Examples, contents
 
 SCRIPTS = ("numbers.js", "runs.js", "state.js", "plots.js", "threshold.js", "classes.js", "page.js")
@@ -73,6 +74,13 @@ def check_evaluations(evaluations: Mapping[str, Evaluation]) -> None:
         for kind, pairs in (("positive", evaluation.positive_pairs), ("negative", evaluation.negative_pairs)):
             if pairs == 0:
                 raise InputError(f"{name} has no {kind} pairs: a report needs positive and negative pairs")
+    (first_name, first), *others = evaluations.items()
+    for name, evaluation in others:
+        if evaluation.comparison != first.comparison:
+            raise InputError(
+                f"{first_name} compares {COMPARED[first.comparison]} and {name} {COMPARED[evaluation.comparison]}: "
+                "write a report of each"
+            )
 
 
 def page(values: dict[str, Any], title: str) -> str:
