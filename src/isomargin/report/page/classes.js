@@ -70,6 +70,7 @@ function showHead() {
     return head;
   });
   byId("classes").tHead.rows[0].replaceChildren(...cells);
+  byId("classes").classList.toggle("dense", isGallery); // it has more columns
 }
 
 function showClasses() {
