@@ -9,7 +9,13 @@ from report_data import evaluated, galleries, gallery_evaluated
 
 import isomargin as im
 from isomargin.report.contents import contents
-from isomargin.report.gallery_values import false_positives, gallery_confusions, identified, misidentified
+from isomargin.report.gallery_values import (
+    false_positives,
+    gallery_confusions,
+    gallery_values,
+    identified,
+    misidentified,
+)
 from isomargin.report.slider_stops import threshold_stops
 
 
@@ -22,6 +28,7 @@ def test_counts_at_every_stop_are_those_of_the_identification(monkeypatch, liste
     stops, gallery = threshold_stops(evaluation), evaluation.identification
     hits, wrong, false = (count(gallery, stops.distances) for count in (identified, misidentified, false_positives))
     assert sorted(stops.fpir_presets) == [0.01, 0.05, 0.1]
+    assert gallery_values(evaluation, stops)["between_edges"] == (not listed)
     for fpir, stop in stops.fpir_presets.items():
         assert stops.distances[stop] == evaluation.at_fpir(fpir).distance
     for stop in {*range(0, len(stops.distances), 17), *stops.fpir_presets.values()}:

@@ -44,14 +44,7 @@ def gallery_values(evaluation: Evaluation, stops: ThresholdStops) -> dict[str, A
 
 
 def identified(gallery: Identification, distances: Floats) -> NDArray[np.int64]:
-    """(classes, stops) number of known probes of each class that are identified at each threshold.
-
-    >>> import isomargin as im
-    >>> items, labels = np.eye(3)[[0, 1, 2, 0]] + 0.1, [0, 1, 2, 2]
-    >>> gallery = im.evaluate_gallery(items[:3], labels[:3], items, labels, far=(0.2, 0.9), target_far=0.2).gallery
-    >>> identified(gallery, np.array([0.1, 2.0])).tolist()  # the last probe is nearest to class 0
-    [[1, 1], [1, 1], [1, 1]]
-    """
+    """(classes, stops) number of known probes of each class that are identified at each threshold."""
     possible = gallery.comes_first & enough_margin(gallery)[: gallery.known]
     classes = gallery.probe_class[: gallery.known]
     return counted_within(gallery.own_distance[possible], classes[possible], len(gallery.enrolled), distances)

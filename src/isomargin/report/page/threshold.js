@@ -73,7 +73,7 @@ function reached() {
 
 function showPresets() {
   const run = chosenRun();
-  const offered = ["fpir", "far"].flatMap((unit) => run.ratePresets[unit].map(([rate, stop]) => [unit, rate, stop]));
+  const offered = (hasUnknown ? ["fpir", "far"] : ["far"]).flatMap((unit) => run.ratePresets[unit].map(([rate, stop]) => [unit, rate, stop]));
   const buttons = offered.map(([unit, rate, stop]) => {
     const button = element("button", `${unit.toUpperCase()} ${roundPercent(rate)}`, { type: "button", class: "preset", [`data-${unit}`]: rate, "data-stop": stop, title: `distance ${fixed(run.thresholds[stop])}` });
     button.addEventListener("click", () => {
