@@ -91,3 +91,26 @@ def hostile_examples():
         Confusion(HOSTILE[12], pairs=1, share=0.125, nearest=0.75, thumbnails=None),
     )
     return ClassExamples(confusions, thumbnails=(PIXEL, PIXEL))
+
+
+def galleries():
+    """Enrolled items and probes: 30 classes with 12 probes, one with a single probe, one without, and ten unknown."""
+    generator = np.random.default_rng(4)
+    centres, names = generator.normal(size=(42, 16)), np.array([f"person {number:02}" for number in range(42)])
+    enrolled = np.repeat(np.arange(32), 5)
+    probes = np.concatenate([np.repeat(np.arange(30), 12), [30], np.repeat(np.arange(32, 42), 12)])
+    widths = np.linspace(0.5, 1.2, 42)
+    of_enrolled, of_probes = (
+        centres[classes] + widths[classes, None] * generator.normal(size=(len(classes), 16))
+        for classes in (enrolled, probes)
+    )
+    return of_enrolled, names[enrolled], of_probes, names[probes]
+
+
+def gallery_evaluated(*arrays, **settings):
+    """Evaluate a gallery without repeating the notes that small sets get."""
+    import isomargin
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return isomargin.evaluate_gallery(*arrays, progress=None, **settings)

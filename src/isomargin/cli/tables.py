@@ -17,7 +17,7 @@ from isomargin.core.json_values import null_for_nan
 from isomargin.core.text import PARAGRAPH, percent, printable, shortened
 from isomargin.measure.pairs.axis import ScoreAxis, similarity_of
 from isomargin.measure.scores.registry import find_score, scores_of
-from isomargin.measure.settings import UNITS
+from isomargin.measure.settings import TEMPLATE_WORDS, UNITS
 
 if TYPE_CHECKING:
     from isomargin.measure.comparison import Comparison, Difference
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from isomargin.thresholds.transfer import Transfer
     from isomargin.training.adapt_result import AdaptResult
 
-TEMPLATE_WORDS = {"mean": "mean of a class's items", "max": "best of a class's items", "each": "every item by itself"}
 UNLIMITED = 10_000  # columns if the output is a pipe or a file, which have no width
 
 

@@ -23,7 +23,7 @@ DECIDES_OPIS = ("far", "frr", "distances", "c", "utility", "mean_curve")
 
 
 def check_evaluations(evaluations: Mapping[str, Evaluation]) -> None:
-    """Refuse anything but a non-empty mapping of names to evaluations."""
+    """Refuse anything but a non-empty mapping of names to evaluations, which compare the same kind of pairs."""
     from isomargin.measure.evaluation import Evaluation
 
     if not isinstance(evaluations, Mapping) or not all(
@@ -38,6 +38,13 @@ def check_evaluations(evaluations: Mapping[str, Evaluation]) -> None:
             raise InputError(
                 f"{printable(name)} compares {COMPARED['trials']}, which figures cannot show: give one of all pairs"
             )
+    (first_name, first), *others = evaluations.items()
+    for name, evaluation in others:
+        if evaluation.comparison != first.comparison:
+            raise InputError(
+                f"{printable(first_name)} compares {COMPARED[first.comparison]} and {printable(name)} "
+                f"{COMPARED[evaluation.comparison]}: draw a figure of each"
+            )
 
 
 def check_alike(evaluations: Mapping[str, Evaluation], settings: Sequence[str] = DECIDES_OPIS) -> None:
@@ -51,6 +58,12 @@ def check_alike(evaluations: Mapping[str, Evaluation], settings: Sequence[str] =
                     f"{printable(first_name)} was evaluated with {setting}={expected!r} and {printable(name)} with "
                     f"{setting}={actual!r}: evaluate both with the same settings to compare them"
                 )
+
+
+def distance_title(evaluations: Mapping[str, Evaluation]) -> str:
+    """Return the title of an axis of distances: what the pairs are made of."""
+    comparisons = {evaluation.comparison for evaluation in evaluations.values()}
+    return f"distance between {'a probe and a template' if comparisons == {'gallery'} else 'two embeddings'}"
 
 
 def shown_distances(evaluations: Mapping[str, Evaluation]) -> tuple[float, float]:

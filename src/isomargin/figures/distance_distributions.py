@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isomargin.figures import style
-from isomargin.figures._evaluations import BINS, check_evaluations, density, draw_densities, shown_distances
+from isomargin.figures._evaluations import (
+    BINS,
+    check_evaluations,
+    density,
+    distance_title,
+    draw_densities,
+    shown_distances,
+)
 from isomargin.measure.scores.registry import find_score
 
 if TYPE_CHECKING:
@@ -41,7 +48,7 @@ def distance_distributions(evaluations: Mapping[str, Evaluation]) -> Figure:
         highest = max(highest, *(float(side.max()) for side in heights))
         axis.set_title(f"{name}: {equal_error.title} {equal_error.text(evaluation.eer)}")
     axes[0].set(xlim=(edges[0], edges[-1]), ylim=(0, 1.05 * highest))
-    axes[-1].set_xlabel("distance between two embeddings")
+    axes[-1].set_xlabel(distance_title(evaluations))
     figure.supylabel("density", fontsize=9)
     style.legend_below(figure, axes[0].get_legend_handles_labels()[0])
     return figure

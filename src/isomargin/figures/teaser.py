@@ -13,7 +13,13 @@ from numpy.typing import NDArray
 from isomargin.core.errors import InputError
 from isomargin.core.text import printable
 from isomargin.figures import style
-from isomargin.figures._evaluations import check_evaluations, density, draw_densities, shown_distances
+from isomargin.figures._evaluations import (
+    check_evaluations,
+    density,
+    distance_title,
+    draw_densities,
+    shown_distances,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -100,7 +106,7 @@ def _draw_column(axes: Sequence[Any], panels: Sequence[_Panel], edges: NDArray[n
     differ = f"thresholds differ by {high - low:.3f}" if len(panels) > 1 else ""
     head = ": ".join(part for part in (title, differ) if part)
     axes[0].set_title(f"{head}\n{axes[0].get_title(loc='left')}".lstrip("\n"), pad=3)
-    axes[-1].set_xlabel("distance between two embeddings")
+    axes[-1].set_xlabel(distance_title({panel.name: panel.evaluation for panel in panels}))
 
 
 def _class_panels(evaluation: Evaluation, classes: Sequence[object] | None) -> list[_Panel]:
@@ -129,5 +135,5 @@ def _find(evaluation: Evaluation, name: object) -> int:
         raise InputError(f"there is no class {printable(wanted)!r}: {printable(hint)}")
     which = known.index(wanted)
     if not (evaluation.counts.positives.totals[which] and evaluation.counts.negatives.totals[which]):
-        raise InputError(f"the class {printable(wanted)!r} has too few items for a distribution: choose another")
+        raise InputError(f"the class {printable(wanted)!r} has too few pairs for a distribution: choose another")
     return which

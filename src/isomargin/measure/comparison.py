@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 MUST_AGREE = (
     *("far", "frr", "distances", "grid", "epsilon", "c", "utility", "mean_curve", "epsilon_form", "target_far"),
-    *("target_frr", "pairs", "negatives_per_positive"),
+    *("target_frr", "target_fpir", "pairs", "negatives_per_positive"),
 )
 SHOWN = 3  # number of classes named in an error message
 

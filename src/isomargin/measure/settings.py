@@ -23,6 +23,8 @@ COMPARED = {
 """The same in words."""
 UNITS = {"all_pairs": ("items", "classes"), "gallery": ("known probes", "classes"), "trials": ("trials", "groups")}
 """What is counted, and what it is grouped by, in words."""
+TEMPLATE_WORDS = {"mean": "mean of a class's items", "max": "best of a class's items", "each": "every item by itself"}
+"""What a probe is compared with, by the name of the template."""
 
 CHOICES = {"utility": Utility, "mean_curve": MeanCurve, "epsilon_form": EpsilonForm, "pairs": Pairs}
 MOST = 1_000_000  # more than any grid or sample needs, and small enough for memory

@@ -18,12 +18,14 @@ from isomargin.measure.scores.utility import utility
 from isomargin.measure.settings import Settings
 from isomargin.measure.statistics.intervals import note_on_few_classes
 from isomargin.report.examples import ClassExamples
+from isomargin.report.gallery_values import gallery_values
 from isomargin.report.headline import headline, target_point
 from isomargin.report.packing import pack_increments
 from isomargin.report.slider_stops import ThresholdStops, threshold_stops
 
 # Scores that the report names.
-SHOWN = ("recall@1", "opis", "debiased_opis", "epsilon_opis", "far_within_two", "frr", "eer")
+SHOWN = ("recall@1", "fnir", "misidentified", "opis", "debiased_opis", "epsilon_opis", "far_within_two", "frr", "eer")
+SIZES = ("items", "enrolled", "probes")  # columns of the table of classes that say how large a class is
 HISTOGRAM = 120  # bins of the distance distributions
 SAME_RATE = 1e-4  # two thresholds whose rates differ by at most this count as the same
 Examples = Mapping[int | str, ClassExamples]
@@ -77,6 +79,7 @@ def measured_alike(evaluations: Mapping[str, Evaluation]) -> bool:
 def score_values(evaluations: Mapping[str, Evaluation]) -> dict[str, dict[str, Any]]:
     """Return the title, meaning, direction and number format of each score on the tiles."""
     all_settings = [evaluation.settings for evaluation in evaluations.values()]
+    comparisons = {evaluation.comparison for evaluation in evaluations.values()}
     return {
         score.name: {
             "title": ", ".join(dict.fromkeys(score.title_for(settings) for settings in all_settings)),
@@ -86,6 +89,7 @@ def score_values(evaluations: Mapping[str, Evaluation]) -> dict[str, dict[str, A
             "relative": score.relative,
         }
         for score in map(find_score, SHOWN)
+        if comparisons <= set(score.comparisons)
     }
 
 
@@ -128,6 +132,7 @@ def run_values(
             "utility": settings.utility,
             "epsilon": settings.epsilon,
             "target_far": settings.target_far,
+            "target_fpir": settings.target_fpir,
             "mean_curve": settings.mean_curve,
             "pairs": settings.pairs,
         },
@@ -145,6 +150,7 @@ def run_values(
         "summary": summary(evaluation, stops),
         "distribution": distribution(evaluation, stops),
         "examples": example_values(evaluation, examples or {}),
+        "gallery": gallery_values(evaluation, stops),
     }
 
 
@@ -153,7 +159,7 @@ def columns(evaluation: Evaluation) -> dict[str, list[float | int | None]]:
     table = evaluation.per_class
     opis = evaluation.opis
     values = {
-        "items": table["items"],
+        **{name: table[name] for name in SIZES if name in table},
         "positive_pairs": table["positive_pairs"],
         "negative_pairs": table["negative_pairs"],
         "own_threshold": table["far_threshold"],
@@ -169,7 +175,7 @@ def summary(evaluation: Evaluation, stops: ThresholdStops) -> dict[str, list[flo
     """Return the curve that OPIS measures deviations from, and the 5th and 95th percentile over classes."""
     settings = evaluation.settings
     positives, negatives = evaluation.counts.positives.totals, evaluation.counts.negatives.totals
-    usable = (positives > 0) & (negatives > 0)
+    usable = evaluation.with_curve[negatives[evaluation.with_curve] > 0]
     curves = utility_of_counts(
         stops.positives[usable], stops.negatives[usable], positives[usable, None], negatives[usable, None], settings
     )

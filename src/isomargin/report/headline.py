@@ -8,11 +8,11 @@ from isomargin.core.text import percent, printable
 from isomargin.measure.comparison import Comparison
 from isomargin.measure.evaluation import Evaluation, OperatingPoint
 from isomargin.measure.scores.registry import find_score
-from isomargin.report.slider_stops import resolved
+from isomargin.report.slider_stops import resolved, resolved_fpir
 from isomargin.thresholds.threshold_choice import class_utility
 
 MOST = 3  # runs that fit into one line
-NAMED = ("opis", "frr", "recall@1")  # scores named in the headline
+NAMED = ("opis", "fnir", "frr", "recall@1")  # scores named in the headline
 
 
 def target_point(evaluation: Evaluation) -> OperatingPoint:
@@ -22,6 +22,12 @@ def target_point(evaluation: Evaluation) -> OperatingPoint:
     """
     distance = resolved(evaluation.counts, evaluation.settings.target_far)
     return evaluation.target if distance is None else evaluation.at(distance)
+
+
+def opening_point(evaluation: Evaluation) -> OperatingPoint:
+    """Return the rates at the threshold at which the report opens: for a gallery's target FPIR, else the target FAR."""
+    distance = resolved_fpir(evaluation, evaluation.settings.target_fpir)
+    return target_point(evaluation) if distance is None else evaluation.at(distance)
 
 
 def headline(evaluations: Mapping[str, Evaluation], comparison: Comparison | None) -> str:
@@ -39,12 +45,22 @@ def headline(evaluations: Mapping[str, Evaluation], comparison: Comparison | Non
 
 def of_one(evaluation: Evaluation) -> str:
     """Say how much the rates differ between classes at the target threshold, and which class is served worst."""
-    point = target_point(evaluation)
+    point = opening_point(evaluation)
     far, frr = (rates[~np.isnan(rates)] for rates in (point.class_far, point.class_frr))
     ends = (0.05, 0.95) if min(len(far), len(frr)) >= 20 else (0.0, 1.0)
     classes = "most classes" if ends[0] > 0 else "the classes"
     (low_far, high_far), (low_frr, high_frr) = np.quantile(far, ends), np.quantile(frr, ends)
     worst = int(np.nanargmin(class_utility(evaluation.counts, evaluation.settings, point)))
+    gallery = evaluation.identification
+    if gallery is not None:
+        found = gallery.at(point.distance)
+        rate = f"an FPIR of {percent(found.fpir)}" if gallery.unknown else f"a FAR of {percent(point.far)}"
+        return (
+            f"At the threshold for {rate} (distance {point.distance:.4f}), {found.fnir:.2%} of the known probes are "
+            f"missed ({found.misidentified:.2%} are identified as another class); {classes} accept {low_far:.2%} to "
+            f"{high_far:.2%} of other probes and reject {low_frr:.2%} to {high_frr:.2%} of their own; "
+            f"{printable(str(evaluation.names[worst]))} is served worst."
+        )
     return (
         f"At the threshold for a FAR of {percent(point.far)} (distance {point.distance:.4f}), {classes} accept "
         f"{low_far:.2%} to {high_far:.2%} of their negative pairs and reject {low_frr:.2%} to {high_frr:.2%} of their "

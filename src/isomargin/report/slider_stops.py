@@ -2,6 +2,7 @@
 
 The page computes all rates from these counts, so at each stop they equal those of ``Evaluation.at``: nothing is
 interpolated in the browser. Where pairs are counted in bins, the stops are edges of bins, where the counts are exact.
+Only the thresholds for an FPIR, which is known from listed distances, may lie within a bin.
 """
 
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from isomargin.thresholds.choose import short_of_edges
 
 PRESETS = (1e-4, 1e-3, 1e-2, 5e-2, 1e-1)
 """False accept rates offered as buttons, if the data can resolve them."""
+FPIR_PRESETS = (1e-2, 5e-2, 1e-1)
+"""The same for the false positive identification rates of a gallery."""
 EVEN = 150  # stops at equal steps of distance
 ROUND = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)  # stops at these false accept rates, times a power of ten
 MANY_CLASSES = 5000  # above this there are half as many stops
@@ -35,6 +38,8 @@ class ThresholdStops:
     """(classes, stops) accepted negative pairs."""
     presets: dict[float, int]
     """The stop of each rate of PRESETS, and of the target FAR, if the data can resolve it."""
+    fpir_presets: dict[float, int]
+    """The stop of each rate of FPIR_PRESETS, and of the target FPIR; empty unless a gallery has unknown probes."""
 
 
 def threshold_stops(evaluation: Evaluation) -> ThresholdStops:
@@ -54,19 +59,31 @@ def threshold_stops(evaluation: Evaluation) -> ThresholdStops:
         distance = resolved(counts, far)
         if distance is not None:
             presets[far] = distance
-    rates = [factor * 10.0**power for power in range(-6, 0) for factor in ROUND[::thinner]]
-    by_rate = [distance for far in rates if (distance := resolved(counts, round(far, 12))) is not None]
+    by_fpir = {}
+    for fpir in sorted({*FPIR_PRESETS, settings.target_fpir}):
+        distance = resolved_fpir(evaluation, fpir)
+        if distance is not None:
+            by_fpir[fpir] = distance
+    rates = [round(factor * 10.0**power, 12) for power in range(-6, 0) for factor in ROUND[::thinner]]
+    by_rate = [distance for far in rates if (distance := resolved(counts, far)) is not None]
+    by_round_fpir = [distance for fpir in rates if (distance := resolved_fpir(evaluation, fpir)) is not None]
     low, high = useful_range(counts)
     wanted = np.array(
-        [*np.linspace(low, high, EVEN // thinner), *evaluation.calibration_range, evaluation.eer_distance]
+        [
+            *np.linspace(low, high, EVEN // thinner),
+            *by_round_fpir,
+            *evaluation.calibration_range,
+            evaluation.eer_distance,
+        ]
     )
-    stops = [*exact_distances(counts, wanted), *by_rate, *presets.values()]
+    stops = [*exact_distances(counts, wanted), *by_rate, *presets.values(), *by_fpir.values()]
     distances = np.unique(np.clip(stops, evaluation.axis.lowest, evaluation.axis.highest))
     return ThresholdStops(
         distances=distances,
         positives=accepted(counts.positives, distances),
         negatives=accepted(counts.negatives, distances),
         presets={far: int(np.searchsorted(distances, distance)) for far, distance in presets.items()},
+        fpir_presets={fpir: int(np.searchsorted(distances, distance)) for fpir, distance in by_fpir.items()},
     )
 
 
@@ -74,6 +91,17 @@ def resolved(counts: PairCounts, far: float) -> float | None:
     """Return the largest threshold whose pooled FAR is at most `far`, or None if the data cannot resolve it."""
     try:
         return threshold_at_far(counts, far, "not_exceeded")
+    except InputError:
+        return None
+
+
+def resolved_fpir(evaluation: Evaluation, fpir: float) -> float | None:
+    """Return the threshold of `Evaluation.at_fpir`, or None if there is no gallery or the data cannot resolve it."""
+    gallery = evaluation.identification
+    if gallery is None:
+        return None
+    try:
+        return gallery.threshold_at_fpir(fpir, gallery.margin)
     except InputError:
         return None
 

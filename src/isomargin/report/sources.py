@@ -15,7 +15,8 @@ from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.pairs.inputs import Shifts
 from isomargin.report.contents import Examples
 from isomargin.report.examples import class_examples, run_images
-from isomargin.report.headline import target_point
+from isomargin.report.gallery_values import gallery_confusions
+from isomargin.report.headline import opening_point, target_point
 from isomargin.report.write import write_report
 
 DETAILED = 200  # classes whose confusions are listed
@@ -28,7 +29,7 @@ class Source:
     evaluation: Evaluation
     """All scores and counts."""
     embeddings: EmbeddingSet | None = None
-    """The embeddings that were evaluated; without them the report has no confusions."""
+    """The embeddings that were evaluated; without them the report has no confusions, except for galleries."""
     folder: Path | None = None
     """The folder of the run; its recipe says where the images are."""
     shifts: Shifts | None = None
@@ -67,6 +68,9 @@ def report_on(
 
 def examples_of(name: str, source: Source, thumbnails: int = 0, images: Path | None = None) -> Examples:
     """Return the confusions of the worst classes, with thumbnails for the very worst."""
+    if source.evaluation.identification is not None:
+        worst, point = worst_in_turn(source.evaluation, DETAILED), opening_point(source.evaluation)
+        return gallery_confusions(source.evaluation, worst, point.distance)
     if source.embeddings is None or (source.evaluation.equalizer is not None and source.shifts is None):
         return {}  # without the equalizer, confusions of equalized similarities are unknown
     check_evaluated(name, source.embeddings, source.evaluation)

@@ -79,6 +79,13 @@ def check_evaluations(evaluations: Mapping[str, Evaluation]) -> None:
         for kind, pairs in (("positive", evaluation.positive_pairs), ("negative", evaluation.negative_pairs)):
             if pairs == 0:
                 raise InputError(f"{name} has no {kind} pairs: a report needs positive and negative pairs")
+    (first_name, first), *others = evaluations.items()
+    for name, evaluation in others:
+        if evaluation.comparison != first.comparison:
+            raise InputError(
+                f"{first_name} compares {COMPARED[first.comparison]} and {name} {COMPARED[evaluation.comparison]}: "
+                "write a report of each"
+            )
 
 
 def page(values: dict[str, Any], title: str) -> str:

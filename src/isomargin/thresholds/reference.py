@@ -142,7 +142,9 @@ class Reference:
 def make_reference(
     evaluation: Evaluation, distance: float, embeddings: EmbeddingSet | None = None, shifts: Shifts | None = None
 ) -> Reference | None:
-    """Collect what a later check needs; None if pairs were sampled, or classes too small to tell how items vary.
+    """Collect what a later check needs; None if not all pairs of items were compared.
+
+    It is also None if classes are too small to tell how items vary.
 
     Args:
         evaluation: the evaluation of the set.
@@ -150,7 +152,7 @@ def make_reference(
         embeddings: the evaluated embeddings; without them only the accept rate can be checked later.
         shifts: what an equalizer added to the similarities of the embeddings.
     """
-    if evaluation.settings.pairs != "all" or evaluation.class_count < 2:
+    if evaluation.comparison != "all_pairs" or evaluation.settings.pairs != "all" or evaluation.class_count < 2:
         return None
     distances = np.concatenate([[distance], bin_edges(evaluation)])
     negatives, positives = parts_by_class(evaluation, distances)

@@ -3,8 +3,12 @@
 const COLUMNS = [
   { key: "class", title: "class", hint: "Label of the class", text: (value) => value },
   { key: "items", title: "items", hint: "Number of items in the class", text: whole },
+  { key: "enrolled", title: "enrolled", hint: "Number of items from which the template of the class is made", text: whole },
+  { key: "probes", title: "probes", hint: "Number of known probes of the class", text: whole },
   { key: "far", title: "FAR", hint: "Share of the negative pairs of this class that the threshold accepts", text: percent, live: true },
   { key: "frr", title: "FRR", hint: "Share of the positive pairs of this class that the threshold rejects", text: percent, live: true },
+  { key: "fnir", title: "FNIR", hint: "Share of the known probes of this class that are not identified: the class is not accepted, or does not come first", text: percent, live: true, shown: (run) => Boolean(run.gallery) },
+  { key: "false_positive_share", title: "of false positives", hint: "Of the unknown probes that the threshold accepts, the share for which this class comes first", text: percent, live: true, shown: (run) => run.gallery?.unknown > 0 },
   { key: "utility", title: "utility", hint: "Utility of this class at the threshold", text: thousandths, live: true },
   { key: "own_threshold", title: "own threshold", hint: "The threshold at which this class has this FAR", text: fixed },
   { key: "mean_utility", title: "mean utility", hint: "Mean over the calibration range; does not depend on the threshold", text: thousandths },
@@ -12,16 +16,19 @@ const COLUMNS = [
   { key: "eer", title: "EER", hint: "Equal error rate of the pairs of this class", text: percent },
 ];
 
+const LIVE = new Set(COLUMNS.filter(({ live }) => live).map(({ key }) => key));
+
 function columnsOf(run) {
-  const columns = COLUMNS.filter(({ key, live }) => key === "class" || live || key in run.columns).map((column) =>
+  const isShown = ({ key, live, shown }) => (shown ? shown(run) : key === "class" || live || key in run.columns);
+  const columns = COLUMNS.filter(isShown).map((column) =>
     column.key === "own_threshold" ? { ...column, title: `threshold for FAR ${roundPercent(run.settings.target_far)}` } : column);
   const recall = Object.keys(run.columns).find((key) => key.startsWith("recall@")); // the smallest k
-  return recall ? [...columns, { key: recall, title: recall, hint: "Recall of the items of this class", text: percent }] : columns;
+  return recall ? [...columns, { key: recall, title: recall, hint: isGallery ? "Share of the known probes of this class for which it is among the first" : "Recall of the items of this class", text: percent }] : columns;
 }
 
 function valueOf(run, key, classIndex) {
   if (key === "class") return run.names[classIndex];
-  if (key === "far" || key === "frr" || key === "utility") return run[key](classIndex, chosenStop());
+  if (LIVE.has(key)) return run[key](classIndex, chosenStop());
   return run.columns[key]?.[classIndex] ?? NaN;
 }
 
@@ -63,6 +70,7 @@ function showHead() {
     return head;
   });
   byId("classes").tHead.rows[0].replaceChildren(...cells);
+  byId("classes").classList.toggle("dense", isGallery); // it has more columns
 }
 
 function showClasses() {
@@ -187,11 +195,12 @@ function confusionParts(run, classIndex, confusions) {
   const list = element("ol", "", { class: "confusions" });
   for (const confusion of confusions) {
     const item = element("li", "", { class: "confusion" });
-    item.append(element("b", confusion.name), element("span", ` ${percent(confusion.share)} of pairs accepted, nearest at distance ${number(confusion.nearest, 3)}`));
+    const accepted = run.gallery ? `${probesOf(confusion.pairs)} of one identified as the other` : `${percent(confusion.share)} of pairs accepted`;
+    item.append(element("b", confusion.name), element("span", ` ${accepted}, nearest at distance ${number(confusion.nearest, 3)}`));
     if (confusion.thumbnails) item.append(pictures(confusion.thumbnails, `Nearest pair of ${run.names[classIndex]} and ${confusion.name}`));
     list.append(item);
   }
-  return [element("h4", `Most often confused with (at FAR ${roundPercent(run.settings.target_far)})`), list];
+  return [element("h4", `Most often confused with (at ${confusedAt(run)})`), list];
 }
 
 function showHighlighted() {

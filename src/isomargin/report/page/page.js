@@ -1,19 +1,39 @@
 // Fills the page and handles its events.
 
 // The title, meaning and better direction of a score come from the registry of scores in Python.
-const scoreTile = (score, value) => ({ score, ...contents.scores[score], value, text: contents.scores[score].rate ? percent : number });
+const scoreTile = (score, value) => ({ score, ...contents.scores[score], value, text: contents.scores[score]?.rate ? percent : number });
+const scoreTileOf = (score) => scoreTile(score, (run) => run.scores[score]);
+
+/** How many labels the unknown probes have. */
+function unknownRemark({ unknown, unknown_labels }) {
+  if (unknown === 0) return "so FPIR is not known";
+  return unknown_labels > 1 ? `of ${whole(unknown_labels)} classes` : "all with one label";
+}
+
+const galleryScores = [scoreTileOf("fnir"), scoreTileOf("misidentified")];
+
+const gallerySizes = [
+  { score: "classes", title: "enrolled classes", meaning: "Classes of the gallery, and the items from which their templates are made.", value: (run) => run.scores.classes, text: whole, remark: (run) => `${whole(run.gallery.enrolled)} items` },
+  { score: "known", title: "known probes", meaning: "Probes of enrolled classes.", value: (run) => run.gallery.known, text: whole, remark: (run) => `of ${whole(run.gallery.known_classes)} classes` },
+  { score: "unknown", title: "unknown probes", meaning: "Probes of classes that are not enrolled.", value: (run) => run.gallery.unknown, text: whole, remark: (run) => unknownRemark(run.gallery) },
+];
+
+const itemSizes = [
+  { score: "classes", title: "classes", value: (run) => run.scores.classes, text: whole },
+  { score: "items", title: "items", value: (run) => run.scores.items, text: whole },
+];
 
 const TILES = [
   scoreTile("recall@1", (run) => run.scores["recall@1"]),
+  ...(isGallery ? galleryScores : []),
   scoreTile("opis", (run) => run.scores.opis),
   scoreTile("debiased_opis", (run) => run.scores.debiased_opis),
   scoreTile("epsilon_opis", (run) => run.scores.epsilon_opis),
   { ...scoreTile("far_within_two", (run) => run.scores.far_within_two), remark: chanceRemark },
   scoreTile("frr", (run) => run.target.frr),
   { score: "calibration_range", title: "calibration range", meaning: "The range of thresholds (distances) over which OPIS is averaged." },
-  { score: "classes", title: "classes", value: (run) => run.scores.classes, text: whole },
-  { score: "items", title: "items", value: (run) => run.scores.items, text: whole },
-  { score: "pairs", title: "pairs", meaning: "Number of positive and negative pairs that were compared.", value: (run) => run.scores.positive_pairs + run.scores.negative_pairs, text: whole },
+  ...(isGallery ? gallerySizes : itemSizes),
+  { score: "pairs", title: "pairs", meaning: isGallery ? "Number of positive and negative pairs of a probe and a template that were compared." : "Number of positive and negative pairs that were compared.", value: (run) => run.scores.positive_pairs + run.scores.negative_pairs, text: whole },
 ];
 
 /** What chance would leave of a share of classes, and how many classes do not count. */
@@ -89,7 +109,20 @@ function showTiles() {
   const countedPairs = sampled.length === 0 ? "all pairs" : sampled.length === runs.length ? "a sample of the pairs" : `all pairs (a sample for ${sampledNames})`;
   const stops = [...new Set(runs.map((run) => run.stops))].sort((a, b) => a - b);
   const stopCount = stops.length > 1 ? `${stops[0]} to ${stops.at(-1)}` : stops[0];
-  byId("made").textContent = `Made with isomargin ${contents.version}. FAR, FRR and utility are counted from ${countedPairs}. The slider stops at ${stopCount} thresholds; the rates are exact there, not interpolated.`;
+  const counted = isGallery ? "all pairs of a probe and a template, FPIR and FNIR from all probes" : countedPairs;
+  byId("made").textContent = `Made with isomargin ${contents.version}. FAR, FRR and utility are counted from ${counted}. The slider stops at ${stopCount} thresholds; the rates are exact there, not interpolated${runs.some((run) => run.gallery?.between_edges) ? ", except for FAR and FRR at the FPIR presets, which lie within a bin of distances" : ""}.`;
+}
+
+/** Says what a probe is compared with, and when its first class is accepted. */
+function showGallery() {
+  for (const part of document.querySelectorAll("[data-for]")) part.hidden = (part.dataset.for === "gallery") !== isGallery;
+  for (const part of document.querySelectorAll(".needs-unknown")) part.hidden = !hasUnknown;
+  if (!isGallery) return;
+  const words = runs.map((run) => {
+    const rule = run.gallery.margin > 0 ? `; identification also needs a similarity at least ${number(run.gallery.margin)} above that of the second class` : "";
+    return `${runs.length > 1 ? `${run.name}: ` : ""}probes are compared with templates (${run.gallery.template})${rule}.`;
+  });
+  byId("gallery").textContent = runs.length > 1 ? words.join(" ") : words[0].replace(/^p/, "P");
 }
 
 /** Explains the intervals and differences on the tiles. */
@@ -229,6 +262,7 @@ function open() {
   const names = new Set(runs.map((run) => run.similarity_name));
   for (const shown of document.querySelectorAll(".similarity-name")) shown.textContent = names.size > 1 ? "similarity" : runs[0].similarity_name;
   chooseTolerance();
+  showGallery();
   showTiles();
   byId("pareto").hidden = runs.length < 2;
   showRun();

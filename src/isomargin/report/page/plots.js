@@ -49,7 +49,8 @@ const DRAWINGS = {
   "plot-curves": drawCurves,
   "plot-distances": drawDistances,
   "plot-roc": drawRoc,
-  "plot-det": drawDet,
+  "plot-det": () => drawErrors("plot-det", ["FAR", "pooledFar"], ["FRR", "pooledFrr"]),
+  "plot-identification": () => hasUnknown && drawErrors("plot-identification", ["FPIR", "pooledFpir"], ["FNIR", "pooledFnir"]),
   "plot-pareto": drawPareto,
 };
 const undrawn = new Set();
@@ -207,7 +208,7 @@ function drawCurves() {
   const ends = Math.floor(DRAWN / 10);
   const thinned = shown.length < all ? `${shown.length} of ${whole(all)} curves are drawn: the ${ends} with the lowest and the ${ends} with the highest mean utility, and an even sample of the others. Search for any other class by name. The mean and the 90% band are computed from all classes.` : `${whole(shown.length)} of ${whole(run.ranked.length)} curves are drawn${GROUPS[state.group](roundPercent(run.settings.epsilon))}.`;
   const without = run.classes - run.ranked.length;
-  byId("curves-note").textContent = thinned + (without > 0 ? ` Classes without a positive pair have no curve: ${whole(without)}.` : "");
+  byId("curves-note").textContent = thinned + (without > 0 ? ` Classes ${isGallery ? "with fewer than two known probes" : "without a positive pair"} have no curve: ${whole(without)}.` : "");
 }
 
 const POSITIVE_COLOUR = 2; // colours that no run has, as long as there are at most two runs
@@ -234,7 +235,7 @@ function drawDistances() {
   const classIndex = state.highlighted.at(-1);
   if (classIndex !== undefined) traces.push(...classDistances(run, classIndex));
   draw("plot-distances", traces, layout(theme, {
-    xaxis: axis(theme, "distance between two embeddings", { range: [run.distribution.edges[0], run.distribution.edges.at(-1)] }),
+    xaxis: axis(theme, isGallery ? "distance between a probe and a template" : "distance between two embeddings", { range: [run.distribution.edges[0], run.distribution.edges.at(-1)] }),
     yaxis: axis(theme, "density", { rangemode: "tozero", showticklabels: false }),
   }));
   afterDrawing("plot-distances");
@@ -287,15 +288,18 @@ function drawRoc() {
 }
 
 const TICKS = [1e-5, 1e-3, 0.01, 0.1, 0.5, 0.9, 0.99]; // far enough apart to be readable on a phone
+const UPRIGHT = [1e-5, 1e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 0.99]; // upwards there is more room
 const bounded = (share) => Math.min(Math.max(share, FLOOR), 1 - FLOOR);
 
-function drawDet() {
+/** One error rate against another on probit axes, each given by its title and by the name of the rates in a run. */
+function drawErrors(id, [xTitle, xRates], [yTitle, yRates]) {
   const theme = themed();
   const lines = runs.map((run) => {
-    const stops = run.thresholds.map((_, stop) => stop).filter((stop) => run.pooledFar[stop] > 0 && run.pooledFrr[stop] > 0 && run.pooledFar[stop] < 1 && run.pooledFrr[stop] < 1);
+    const [across, up] = [run[xRates], run[yRates]];
+    const stops = run.thresholds.map((_, stop) => stop).filter((stop) => across[stop] > 0 && up[stop] > 0 && across[stop] < 1 && up[stop] < 1);
     return {
-      x: stops.map((stop) => probit(run.pooledFar[stop])), y: stops.map((stop) => probit(run.pooledFrr[stop])),
-      text: stops.map((stop) => `${label(run.name)}: FAR ${percent(run.pooledFar[stop])}, FRR ${percent(run.pooledFrr[stop])}, distance ${fixed(run.thresholds[stop])}`),
+      x: stops.map((stop) => probit(across[stop])), y: stops.map((stop) => probit(up[stop])),
+      text: stops.map((stop) => `${label(run.name)}: ${xTitle} ${percent(across[stop])}, ${yTitle} ${percent(up[stop])}, distance ${fixed(run.thresholds[stop])}`),
       mode: "lines", name: legendLabel(run.name), line: { color: colour(run.index), dash: dash(run.index), width: 2 }, hoverinfo: "text", meta: `run ${run.index}`,
     };
   });
@@ -303,10 +307,10 @@ function drawDet() {
     const all = values.flat();
     return all.length > 0 ? [all.reduce((a, b) => Math.min(a, b)) - 0.1, all.reduce((a, b) => Math.max(a, b)) + 0.1] : [-3, 3];
   };
-  const ticks = { tickangle: 0, tickvals: TICKS.map(probit), ticktext: TICKS.map(roundPercent) };
-  draw("plot-det", [...lines, ...here((run, stop) => [probit(bounded(run.pooledFar[stop])), probit(bounded(run.pooledFrr[stop]))])], layout(theme, {
-    xaxis: axis(theme, "FAR", { ...ticks, range: ends(lines.map((line) => line.x)) }),
-    yaxis: axis(theme, "FRR", { ...ticks, range: ends(lines.map((line) => line.y)) }),
+  const ticks = (rates) => ({ tickangle: 0, tickvals: rates.map(probit), ticktext: rates.map(roundPercent) });
+  draw(id, [...lines, ...here((run, stop) => [probit(bounded(run[xRates][stop])), probit(bounded(run[yRates][stop]))])], layout(theme, {
+    xaxis: axis(theme, xTitle, { ...ticks(TICKS), range: ends(lines.map((line) => line.x)) }),
+    yaxis: axis(theme, yTitle, { ...ticks(UPRIGHT), range: ends(lines.map((line) => line.y)) }),
     showlegend: runs.length > 1,
   }));
 }
@@ -351,7 +355,7 @@ function drawPareto() {
 function moveMarks() {
   placeLine("plot-curves");
   placeLine("plot-distances");
-  drawSoon("plot-far", "plot-frr", "plot-roc", "plot-det");
+  drawSoon("plot-far", "plot-frr", "plot-identification", "plot-roc", "plot-det");
 }
 
 const drawAll = () => drawSoon(...Object.keys(DRAWINGS));

@@ -34,21 +34,43 @@ class Run {
     this.range = this.scores.calibration_range;
     this.pooledFar = this.pooled(this.acceptedNegatives, this.negativeTotals);
     this.pooledFrr = this.pooled(this.acceptedPositives, this.positiveTotals).map((accepted) => 1 - accepted);
+    /** Rates by which a threshold can be chosen, at every stop. */
+    this.rates = { far: this.pooledFar };
+    this.ratePresets = { far: this.presets, fpir: [] };
+    if (this.gallery) this.unpackGallery();
     this.lowerCaseNames = this.names.map((name) => name.toLowerCase());
     const withCurve = [];
-    for (let classIndex = 0; classIndex < this.classes; classIndex++) if (this.positiveTotals[classIndex] > 0) withCurve.push(classIndex);
     const utility = this.columns.mean_utility;
+    for (let classIndex = 0; classIndex < this.classes; classIndex++) if (known(utility[classIndex])) withCurve.push(classIndex);
     /** Classes that have a utility curve, lowest mean utility first. */
     this.ranked = withCurve.sort((a, b) => utility[a] - utility[b] || a - b);
     this.utilities = this.allUtilities();
   }
 
-  pooled(counts, totals) {
+  /** Identification at every stop, from the numbers of probes that are identified or accepted. */
+  unpackGallery() {
+    const gallery = this.gallery;
+    this.identified = unpackIncrements(gallery.identified, this.classes, this.stops);
+    this.falsePositives = unpackIncrements(gallery.false_positives, this.classes, this.stops);
+    this.acceptedUnknown = this.sums(this.falsePositives);
+    this.pooledFnir = this.sums(this.identified).map((identified) => (gallery.known - identified) / gallery.known);
+    this.pooledMisidentified = unpackIncrements(gallery.misidentified, 1, this.stops).map((wrong) => wrong / gallery.known);
+    this.pooledFpir = this.acceptedUnknown.map((accepted) => (gallery.unknown > 0 ? accepted / gallery.unknown : NaN));
+    this.rates.fpir = this.pooledFpir;
+    this.ratePresets.fpir = gallery.presets;
+  }
+
+  /** Sums over classes at every stop. */
+  sums(counts) {
     const sums = new Float64Array(this.stops);
     for (let classIndex = 0; classIndex < this.classes; classIndex++)
       for (let stop = 0; stop < this.stops; stop++) sums[stop] += counts[classIndex * this.stops + stop];
+    return sums;
+  }
+
+  pooled(counts, totals) {
     const total = totals.reduce((sum, pairs) => sum + pairs, 0);
-    return sums.map((accepted) => accepted / total);
+    return this.sums(counts).map((accepted) => accepted / total);
   }
 
   far(classIndex, stop) {
@@ -58,6 +80,17 @@ class Run {
   frr(classIndex, stop) {
     const total = this.positiveTotals[classIndex];
     return total > 0 ? (total - this.acceptedPositives[classIndex * this.stops + stop]) / total : NaN;
+  }
+
+  /** Share of the known probes of a class that are not identified. */
+  fnir(classIndex, stop) {
+    const probes = this.columns.probes[classIndex];
+    return probes > 0 ? (probes - this.identified[classIndex * this.stops + stop]) / probes : NaN;
+  }
+
+  /** Of the accepted unknown probes, the share for which the class comes first. */
+  false_positive_share(classIndex, stop) {
+    return this.falsePositives[classIndex * this.stops + stop] / Math.max(this.acceptedUnknown[stop], 1);
   }
 
   utility(classIndex, stop) {
@@ -87,10 +120,10 @@ class Run {
     return kind === "all" ? this.ranked : [];
   }
 
-  /** The stop with the largest threshold whose FAR does not exceed `far`; the first stop if there is none. */
-  stopAtFar(far) {
+  /** The stop with the largest threshold whose FAR or FPIR does not exceed `rate`; the first stop if there is none. */
+  stopAtRate(unit, rate) {
     let last = 0;
-    for (let stop = 0; stop < this.stops; stop++) if (this.pooledFar[stop] <= far * (1 + 1e-12)) last = stop;
+    for (let stop = 0; stop < this.stops; stop++) if (this.rates[unit][stop] <= rate * (1 + 1e-12)) last = stop;
     return last;
   }
 

@@ -4,12 +4,14 @@ const shownThreshold = {
   distance: (run, stop) => fixed(run.thresholds[stop]),
   similarity: (run, stop) => fixed(similarityOf(run.thresholds[stop])),
   far: (run, stop) => percent(run.pooledFar[stop]).replace("%", ""), // the percent sign is shown after the field
+  fpir: (run, stop) => percent(run.pooledFpir[stop]).replace("%", ""),
 };
 
 const FOLLOWING = {
   distance: " Other runs use the nearest available distance.",
   similarity: " Other runs use the nearest available similarity.",
   far: " Every other run uses its own largest threshold with at most this FAR.",
+  fpir: " Every other run uses its own largest threshold with at most this FPIR.",
 };
 
 function showControl() {
@@ -18,37 +20,45 @@ function showControl() {
   slider.max = String(run.stops - 1);
   slider.value = String(chosenStop());
   const shown = shownThreshold[state.unit](run, chosenStop());
-  slider.setAttribute("aria-valuetext", `${state.unit} ${shown}${state.unit === "far" ? "%" : ""}`);
-  byId("threshold-unit").hidden = state.unit !== "far";
+  slider.setAttribute("aria-valuetext", `${state.unit} ${shown}${isRate(state.unit) ? "%" : ""}`);
+  byId(`unit-${state.unit}`).checked = true;
+  byId("threshold-unit").hidden = !isRate(state.unit);
   for (const button of document.querySelectorAll(".preset")) button.setAttribute("aria-pressed", String(Number(button.dataset.stop) === chosenStop()));
   const typed = byId("threshold-value");
   typed.value = shown;
   typed.removeAttribute("aria-invalid");
   const sentence = `Accepts pairs at distance ${fixed(run.thresholds[chosenStop()])} or less`;
-  byId("said").textContent = `${sentence} (${run.similarity_name} ${fixed(similarityOf(run.thresholds[chosenStop()]))} or more): FAR ${percent(run.pooledFar[chosenStop()])}, FRR ${percent(run.pooledFrr[chosenStop()])}.${runs.length > 1 ? FOLLOWING[state.unit] : ""}`;
+  byId("said").textContent = `${sentence} (${run.similarity_name} ${fixed(similarityOf(run.thresholds[chosenStop()]))} or more): FAR ${percent(run.pooledFar[chosenStop()])}, FRR ${percent(run.pooledFrr[chosenStop()])}${identificationWords(run, chosenStop())}.${runs.length > 1 ? FOLLOWING[state.unit] : ""}`;
   byId("asked").textContent = state.asked;
+}
+
+/** FPIR, FNIR and misidentified probes of a gallery at a stop, in words. */
+function identificationWords(run, stop) {
+  if (!run.gallery) return "";
+  const accepted = run.gallery.unknown > 0 ? `; FPIR ${percent(run.pooledFpir[stop])}` : "";
+  return `${accepted}; FNIR ${percent(run.pooledFnir[stop])}, misidentified ${percent(run.pooledMisidentified[stop])}`;
 }
 
 /** Sets the threshold to the typed value; rejects a value that is not a threshold. */
 function takeTyped() {
   const typed = byId("threshold-value");
   if (typed.value === shownThreshold[state.unit](chosenRun(), chosenStop())) return showControl();
-  const value = readNumber(typed.value, state.unit === "far");
+  const value = readNumber(typed.value, isRate(state.unit));
   const [lowest, highest] = chosenRun().axis;
   const [least, most] = [similarityOf(highest), similarityOf(lowest)];
-  const possible = { distance: value >= lowest && value <= highest, similarity: value >= least && value <= most, far: value > 0 && value <= 1 };
+  const possible = { distance: value >= lowest && value <= highest, similarity: value >= least && value <= most, far: value > 0 && value <= 1, fpir: value > 0 && value <= 1 };
   if (!possible[state.unit]) {
     typed.setAttribute("aria-invalid", "true");
     const limits = (low, high) => `from ${low} to ${high}`.replaceAll("-", "−");
-    const needed = { distance: `a distance ${limits(lowest, highest)}`, similarity: `${chosenRun().similarity_name === "cosine" ? "a" : "an"} ${chosenRun().similarity_name} ${limits(least, most)}`, far: "a FAR in percent, above 0 and at most 100" };
+    const needed = { distance: `a distance ${limits(lowest, highest)}`, similarity: `${chosenRun().similarity_name === "cosine" ? "a" : "an"} ${chosenRun().similarity_name} ${limits(least, most)}`, far: "a FAR in percent, above 0 and at most 100", fpir: "an FPIR in percent, above 0 and at most 100" };
     byId("asked").textContent = `“${typed.value}” is not a threshold: enter ${needed[state.unit]}.`;
     return undefined;
   }
   const wanted = typed.value.trim();
-  if (state.unit === "far") moveToFar(value);
+  if (isRate(state.unit)) moveToRate(state.unit, value);
   else moveTo(chosenRun().stopAtDistance(state.unit === "distance" ? value : distanceOf(value)));
   if (Math.abs(reached() - value) > 5e-4 * Math.abs(value)) {
-    const what = state.unit === "far" ? "the largest available threshold that does not exceed it" : "the nearest available threshold";
+    const what = isRate(state.unit) ? "the largest available threshold that does not exceed it" : "the nearest available threshold";
     state.asked = `You entered ${wanted}: this is ${what}.`;
   }
   return showMoved();
@@ -58,15 +68,16 @@ function takeTyped() {
 function reached() {
   const run = chosenRun();
   const distance = run.thresholds[chosenStop()];
-  return { distance, similarity: similarityOf(distance), far: run.pooledFar[chosenStop()] }[state.unit];
+  return { distance, similarity: similarityOf(distance), far: run.pooledFar[chosenStop()], fpir: run.pooledFpir?.[chosenStop()] }[state.unit];
 }
 
 function showPresets() {
   const run = chosenRun();
-  const buttons = run.presets.map(([far, stop]) => {
-    const button = element("button", `FAR ${roundPercent(far)}`, { type: "button", class: "preset", "data-far": far, "data-stop": stop, title: `distance ${fixed(run.thresholds[stop])}` });
+  const offered = (hasUnknown ? ["fpir", "far"] : ["far"]).flatMap((unit) => run.ratePresets[unit].map(([rate, stop]) => [unit, rate, stop]));
+  const buttons = offered.map(([unit, rate, stop]) => {
+    const button = element("button", `${unit.toUpperCase()} ${roundPercent(rate)}`, { type: "button", class: "preset", [`data-${unit}`]: rate, "data-stop": stop, title: `distance ${fixed(run.thresholds[stop])}` });
     button.addEventListener("click", () => {
-      moveToFar(far);
+      moveToRate(unit, rate);
       showMoved();
     });
     return button;
@@ -78,6 +89,8 @@ function showPresets() {
   });
   byId("presets").replaceChildren(...buttons, equal);
 }
+
+const probesOf = (count) => `${whole(count)} ${count === 1 ? "probe" : "probes"}`;
 
 function cell(column, text, value, attributes = {}) {
   return element("td", text, { "data-cell": column, "data-value": value ?? "", ...attributes });
@@ -97,6 +110,7 @@ function showOperating() {
       cell("similarity", fixed(similarityOf(distance)), similarityOf(distance)),
       cell("far", percent(run.pooledFar[stop]), run.pooledFar[stop]),
       cell("frr", percent(run.pooledFrr[stop]), run.pooledFrr[stop]),
+      ...(run.gallery ? identificationCells(run, stop) : []),
       cell("outside-far", whole(counted.far), counted.far),
       cell("outside-frr", whole(counted.frr), counted.frr),
       cell("outside", `${whole(counted.all)} of ${whole(run.classes)}`, counted.all),
@@ -112,9 +126,15 @@ function showOperating() {
   }
 }
 
+function identificationCells(run, stop) {
+  const rates = { fpir: run.pooledFpir[stop], fnir: run.pooledFnir[stop], misidentified: run.pooledMisidentified[stop] };
+  return Object.entries(rates).map(([name, rate]) => cell(name, percent(rate), rate));
+}
+
 /** The class most often confused with this one, where it is known. */
 function worstConfusion(run, classIndex) {
   const [first] = run.examples[classIndex]?.confusions ?? [];
+  if (first && run.gallery) return `${first.name} (${probesOf(first.pairs)})`;
   return first ? `${first.name} (${percent(first.share)})` : DASH;
 }
 
@@ -122,7 +142,7 @@ function showWorst() {
   const run = chosenRun();
   const withConfusions = Object.keys(run.examples).length > 0;
   byId("worst-confusion").hidden = !withConfusions;
-  byId("worst-confusion").textContent = `most often confused with (at FAR ${roundPercent(run.settings.target_far)})`;
+  byId("worst-confusion").textContent = `most often confused with (at ${confusedAt(run)})`;
   const stop = chosenStop();
   const by = byId("worst-by").value;
   const badness = (classIndex) => (by === "utility" ? -run.utility(classIndex, stop) : run[by](classIndex, stop));
