@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import isomargin as im
+from isomargin.equalize.class_offsets import quantiles_of_others
 
 SIZES = [2, 3, 5, 9, 4, 6, 7, 2, 3, 8, 5, 6, 1]
 MIX = {"shrink": 0.3, "weights": (0.5, 0.25)}  # the quantile is then 99%
@@ -141,6 +142,19 @@ def test_offsets_and_cross_validation_are_as_defined(template):
     rates = found.scores_.set_index("negative_weight")["fnir"]
     assert rates[0.0] == pytest.approx(rates_by_definition(classes, template, adjusted=False), abs=1e-9)
     assert rates[0.5] == pytest.approx(rates_by_definition(classes, template, adjusted=True), abs=1e-9)
+
+
+def test_quantiles_leave_out_the_own_class_and_others():
+    generator = np.random.default_rng(0)
+    values, class_of = generator.normal(size=(3, 50)).astype(np.float32), generator.integers(6, size=50)
+    left_out = np.array([[False] * 6, [False, True, True, False, False, False], [True] * 6])
+    quantiles = np.array([0.5, 0.9, 0.998])
+    found = quantiles_of_others(values, np.argsort(-values), class_of, np.array([0, 1, 5]), left_out, quantiles)
+    assert np.isnan(found[2]).all()
+    for trial in range(2):
+        for row, own in enumerate((0, 1, 5)):
+            counted = [v for v, c in zip(values[row], class_of, strict=True) if c != own and not left_out[trial, c]]
+            assert found[trial, :, row] == pytest.approx(np.quantile(counted, quantiles), abs=1e-6)
 
 
 def test_quantiles_do_not_depend_on_the_size_of_chunks(monkeypatch):

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
-from isomargin.equalize.enrolled import NOTHING, Enrolled, Places, Positives
+from isomargin.equalize.enrolled import Enrolled, Places, Positives
 from isomargin.equalize.rows import Floats
 
 
@@ -99,38 +100,62 @@ def negative_quantiles(
     Returns:
         for each element of ``held_out``, by quantile, (classes,) the quantiles; NaN where there is no negative.
     """
-    found = [{quantile: np.full(len(gallery.names), np.nan) for quantile in quantiles} for _ in held_out]
-    probes, class_of = gallery.vectors[rows], gallery.class_of[rows]
+    found = np.empty((len(held_out), len(quantiles), len(gallery.names)))
+    probes, class_of, left_out = gallery.vectors[rows], gallery.class_of[rows], np.array(held_out)
     for classes in gallery.chunks():
-        similarities = gallery.similarities(probes, classes).T  # (classes of the chunk, m)
-        similarities = np.where(np.arange(classes.start, classes.stop)[:, None] == class_of, NOTHING, similarities)
-        for left_out, by_quantile in zip(held_out, found, strict=True):
-            used = similarities[:, ~left_out[class_of]]
-            for quantile, values in row_quantiles(used, quantiles).items():
-                by_quantile[quantile][classes] = values
-    return found
+        similarities = np.ascontiguousarray(gallery.similarities(probes, classes).T)  # (classes of the chunk, m)
+        order = np.argsort(-similarities, axis=1)
+        numbers = np.arange(classes.start, classes.stop)
+        found[:, :, classes] = quantiles_of_others(
+            similarities, order, class_of, numbers, left_out, np.array(quantiles, np.float64)
+        )
+    return [dict(zip(quantiles, values, strict=True)) for values in found]
 
 
-def row_quantiles(values: NDArray[np.float32], quantiles: tuple[float, ...]) -> dict[float, Floats]:
-    """Compute quantiles of the finite entries of each row, interpolated linearly; NaN for a row without any.
+@njit(nogil=True, cache=True)
+def quantiles_of_others(
+    values: NDArray[np.float32],
+    order: Places,
+    class_of: Places,
+    own: Places,
+    left_out: NDArray[np.bool_],
+    quantiles: Floats,
+) -> Floats:
+    """Compute quantiles of each row's values, interpolated linearly, while some classes are left out.
 
-    >>> row_quantiles(np.array([[0, 3, 1, 2], [-np.inf, 1, -np.inf, 2]], np.float32), (0.5,))
-    {0.5: array([1.5, 1.5])}
+    Args:
+        values: (rows, m) similarities.
+        order: (rows, m) the places of the largest first, which are sorted once for all quantiles.
+        class_of: (m,) the class of each column.
+        own: (rows,) the class of each row, whose columns do not count.
+        left_out: (trials, classes) whether the columns of a class do not count.
+        quantiles: (q,) which.
+
+    Returns:
+        (trials, q, rows) the quantiles; NaN where no column counts.
     """
-    counts = np.isfinite(values).sum(axis=1)
-    if not values.shape[1]:
-        return {quantile: np.full(len(values), np.nan) for quantile in quantiles}
-    length = min(values.shape[1], int((1 - min(quantiles)) * values.shape[1]) + 2)
-    largest = -np.sort(np.partition(-values, length - 1, axis=1)[:, :length], axis=1)  # largest first
-    found = {}
-    for quantile in quantiles:
-        place = (1 - quantile) * np.maximum(counts - 1, 0)  # from the largest
-        above = np.floor(place + 1e-9).astype(np.int64)
-        below = np.minimum(above + 1, np.maximum(counts - 1, 0))
-        at = np.arange(len(values))
-        higher, lower = largest[at, above].astype(np.float64), largest[at, below].astype(np.float64)
-        with np.errstate(invalid="ignore"):  # rows without a finite entry
-            found[quantile] = np.where(counts > 0, higher + (place - above) * (lower - higher), np.nan)
+    found = np.full((len(left_out), len(quantiles), len(values)), np.nan)
+    counted = np.zeros(values.shape[1])
+    for trial in range(len(left_out)):
+        for row in range(len(values)):
+            total = 0
+            for column in range(len(class_of)):
+                total += class_of[column] != own[row] and not left_out[trial, class_of[column]]
+            if total == 0:
+                continue
+            needed = min(total, int((1 - quantiles.min()) * (total - 1)) + 2)
+            length = 0
+            for column in order[row]:
+                if class_of[column] != own[row] and not left_out[trial, class_of[column]]:
+                    counted[length] = values[row, column]
+                    length += 1
+                    if length == needed:
+                        break
+            for number in range(len(quantiles)):
+                place = (1 - quantiles[number]) * (total - 1)  # from the largest
+                above = min(int(place + 1e-9), total - 1)
+                below = min(above + 1, total - 1)
+                found[trial, number, row] = counted[above] + (place - above) * (counted[below] - counted[above])
     return found
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from isomargin.core.progress import progress_bar
@@ -191,12 +192,30 @@ def best_of_others(gallery: Enrolled, probes: Places, offsets: Singles) -> Singl
                 similarities = gallery.similarities(gallery.vectors[rows], classes)
                 own = gallery.class_of[rows, None] == np.arange(classes.start, classes.stop)
                 similarities[own] = NOTHING
-                for trial, mix in np.ndindex(*offsets.shape[:2]):
-                    found = (similarities - offsets[trial, mix, classes]).max(axis=1)
-                    np.maximum(part[:, trial, mix], found, out=part[:, trial, mix])
+                raise_best(similarities, np.ascontiguousarray(offsets[:, :, classes]), part)
             if progress:
                 progress(min(1.0, (first + PROBE_ROWS) / len(probes)))
     return best
+
+
+@njit(nogil=True, cache=True, fastmath={"nnan", "nsz"})
+def raise_best(similarities: Singles, offsets: Singles, best: Singles) -> None:
+    """Raise the best scores (probes, trials, mixes) to those with more classes.
+
+    Args:
+        similarities: (probes, classes)
+        offsets: (trials, mixes, classes)
+        best: (probes, trials, mixes), changed in place.
+    """
+    for trial in range(offsets.shape[0]):
+        for mix in range(offsets.shape[1]):
+            subtracted = offsets[trial, mix]
+            for probe in range(len(similarities)):
+                of_probe = similarities[probe]
+                largest = best[probe, trial, mix]
+                for number in range(len(of_probe)):
+                    largest = max(largest, of_probe[number] - subtracted[number])
+                best[probe, trial, mix] = largest
 
 
 def random_groups(classes: int, folds: int, generator: np.random.Generator) -> Places:
