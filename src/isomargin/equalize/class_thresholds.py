@@ -116,8 +116,8 @@ class ClassThresholds(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         unknowns: which unknown probes to expect. ``"random"``: classes like the enrolled ones, such as other people;
             classes are left out at random. ``"related"``: items of another kind, such as requests out of scope; related
             classes are left out together, so that nothing like the unknowns is enrolled. ``"both"``: either.
-        confidence: confidence level of the interval of the gain, which must lie above 0. At the default, class
-            thresholds that gain nothing are used in at most one case in ten.
+        confidence: confidence level of the interval of the gain, which must lie above 0. The default asks for less
+            than the usual 95%, because refusing a gain costs about as much as using thresholds that gain nothing.
         folds: number of folds, at least 3; no more than there are classes are used.
         seed: seed of the random folds.
 
