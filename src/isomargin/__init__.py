@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from isomargin.data.glyphs import load_glyphs
     from isomargin.data.registry import load_data
     from isomargin.equalize.adapter import Adapter
+    from isomargin.equalize.class_thresholds import ClassThresholds
     from isomargin.equalize.cross_validation import EqualizerCV
     from isomargin.equalize.equalizer import Equalizer
     from isomargin.io.embedding_set import EmbeddingSet
@@ -45,6 +46,7 @@ __all__ = [
     "Adapter",
     "Canaries",
     "CardCheck",
+    "ClassThresholds",
     "EmbeddingSet",
     "Equalizer",
     "EqualizerCV",
@@ -93,6 +95,7 @@ _HOMES = {
     "CardCheck": "isomargin.thresholds.checking",
     "ThresholdCard": "isomargin.thresholds.card",
     "Adapter": "isomargin.equalize.adapter",
+    "ClassThresholds": "isomargin.equalize.class_thresholds",
     "EmbeddingSet": "isomargin.io.embedding_set",
     "Equalizer": "isomargin.equalize.equalizer",
     "EqualizerCV": "isomargin.equalize.cross_validation",

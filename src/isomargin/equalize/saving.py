@@ -1,6 +1,7 @@
-"""The files of equalizers and adapters: a .json file with a checksum, and its arrays in a .safetensors file beside it.
+"""The files of equalizers, adapters and class thresholds.
 
-The .json file holds the checksums of the arrays, so files that were changed or do not belong together are refused.
+A .json file has a checksum, and its arrays are in a .safetensors file beside it. The .json file holds the checksums of
+the arrays, so files that were changed or do not belong together are refused.
 """
 
 import json
@@ -16,7 +17,12 @@ from isomargin.core.errors import InputError
 from isomargin.core.files import atomic_writes, check_file, reading
 from isomargin.core.json_values import array_digest, digest
 
-Kind = Literal["equalizer", "adapter"]
+Kind = Literal["equalizer", "adapter", "class thresholds"]
+WITH_ARTICLE: dict[Kind, str] = {
+    "equalizer": "an equalizer",
+    "adapter": "an adapter",
+    "class thresholds": "a file of class thresholds",
+}
 VERSION = 1
 LARGEST_HEAD = 1 << 12  # bytes that are searched for the name of the format
 
@@ -53,7 +59,8 @@ def check_place(path: Path, kind: Kind) -> None:
         raise InputError(f"{path} should end in .json")
     if beside(path).exists() and not is_of_kind(path, kind):
         raise InputError(
-            f"{beside(path)} exists, does not belong to an {kind} and would be replaced: choose another name for {path}"
+            f"{beside(path)} exists, does not belong to {WITH_ARTICLE[kind]} and would be replaced: choose another "
+            f"name for {path}"
         )
 
 
@@ -70,16 +77,16 @@ def read(source: Path, kind: Kind) -> tuple[dict[str, Any], Arrays]:
 
     check_file(source)
     if source.suffix != ".json":
-        raise InputError(f"{source} is not an {kind} that isomargin wrote: give its .json file")
+        raise InputError(f"{source} is not {WITH_ARTICLE[kind]} that isomargin wrote: give its .json file")
     with reading(source):
         values = json.loads(source.read_text(encoding="utf-8"), parse_constant=refuse_constant)
     if not isinstance(values, dict) or values.get("format") != format_name(kind):
-        raise InputError(f"{source} is not an {kind} that isomargin wrote")
+        raise InputError(f"{source} is not {WITH_ARTICLE[kind]} that isomargin wrote")
     if values.get("version") != VERSION:
-        raise InputError(f"{source} is an {kind} of another version of isomargin: fit it again")
+        raise InputError(f"{source} is {WITH_ARTICLE[kind]} of another version of isomargin: fit it again")
     content = {name: value for name, value in values.items() if name != "sha256"}
     if digest(content) != values.get("sha256"):
-        raise InputError(f"{source} was changed after it was written: use the original, or fit the {kind} again")
+        raise InputError(f"{source} was changed after it was written: use the original, or fit again")
     tensors = beside(source)
     if not tensors.exists():
         raise InputError(f"{source} needs {tensors.name} beside it, which is missing: copy both files together")
@@ -107,7 +114,7 @@ def refuse_constant(name: str) -> None:
 
 
 def is_of_kind(path: Path, kind: Kind) -> bool:
-    """Return whether a file claims to be an equalizer, or an adapter, of any version."""
+    """Return whether a file claims to be of a kind, of any version."""
     if path.suffix != ".json" or not path.is_file():
         return False
     with path.open("rb") as file:
