@@ -342,7 +342,7 @@ def test_rates_that_are_just_the_target_are_not_above_it():
 @pytest.mark.parametrize(
     ("target", "sentence"),
     [
-        ({}, "exactly one of far, frr, utility, cost, distance, but none was given"),
+        ({}, "exactly one of far, frr, utility, cost, distance, fpir, but none was given"),
         ({"far": 0.1, "frr": 0.1}, "but far and frr were given"),
         ({"far": 0.0}, "far is 0.0: a number above 0 and below 1"),
         ({"far": "0.1"}, "far is '0.1'"),

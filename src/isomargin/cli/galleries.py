@@ -1,17 +1,20 @@
 """Options and reading for galleries: probes in one file, enrolled items in another."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isomargin.cli.opening import ReadOptions, open_embeddings, without_warnings
+from isomargin.cli.opening import ReadOptions, kind_of, open_embeddings, without_warnings
 from isomargin.core.errors import InputError
+from isomargin.core.text import printable
 
 if TYPE_CHECKING:
     from isomargin.io.embedding_set import EmbeddingSet
     from isomargin.measure.evaluation import Evaluation
+    from isomargin.report.sources import Source
 
 GalleryFile = Annotated[
     Path | None,
@@ -56,8 +59,6 @@ TargetFpir = Annotated[
     float,
     typer.Option(help="With --gallery: false positive identification rate at which FNIR is shown."),
 ]
-
-PAIRS_ONLY = ("new_classes", "exact", "device", "pairs", "resample")
 
 
 @dataclass(frozen=True)
@@ -129,3 +130,15 @@ def evaluate_with_gallery(
     return without_warnings(
         evaluate_gallery, enrolled.vectors, enrolled.labels, embeddings.vectors, embeddings.labels, **how
     )
+
+
+def open_gallery(path: Path, options: ReadOptions, gallery: GalleryOptions) -> "Source":
+    """Evaluate a file of probes with a gallery, with the default settings; notes go to standard error."""
+    from isomargin.report.sources import Source
+
+    if kind_of(path) not in ("embeddings", "run"):
+        raise InputError(f"{path} has no embeddings to compare with a gallery: give a file of embeddings")
+    evaluation = evaluate_with_gallery(open_embeddings(path, options), options, gallery)
+    for note in evaluation.all_notes:
+        print(printable(f"note: {path}: {note}"), file=sys.stderr)
+    return Source(evaluation)

@@ -8,6 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from isomargin.cli.common import check_writable, print_renderable, writing
+from isomargin.cli.galleries import (
+    GalleryFile,
+    GalleryLabels,
+    GalleryOptions,
+    LeaveOneOut,
+    Margin,
+    Sides,
+    TemplateOption,
+    open_gallery,
+)
 from isomargin.cli.opening import (
     EmbeddingsKey,
     EqualizerFile,
@@ -29,6 +39,12 @@ if TYPE_CHECKING:
 
 Far = Annotated[float | None, typer.Option(help="Choose the largest threshold with at most this false accept rate.")]
 Frr = Annotated[float | None, typer.Option(help="Choose the smallest threshold with at most this false reject rate.")]
+Fpir = Annotated[
+    float | None,
+    typer.Option(
+        help="For a gallery: choose the largest threshold with at most this false positive identification rate."
+    ),
+]
 BestUtility = Annotated[bool, typer.Option("--best-utility", help="Choose the threshold with the best pooled utility.")]
 Cost = Annotated[
     tuple[float, float, float] | None,
@@ -51,6 +67,7 @@ def threshold(
     file: Annotated[Path, typer.Argument(help="A file of embeddings, an evaluation.json, or the folder of a run.")],
     far: Far = None,
     frr: Frr = None,
+    fpir: Fpir = None,
     best_utility: BestUtility = False,
     cost: Cost = None,
     distance: Distance = None,
@@ -58,11 +75,11 @@ def threshold(
     score: Score = None,
     unseen: Annotated[
         bool,
-        typer.Option("--unseen", help="Promise --far or --frr for the mean over unseen classes."),
+        typer.Option("--unseen", help="Promise --far, --frr or --fpir for the mean over unseen classes."),
     ] = False,
     delta: Annotated[
         float | None,
-        typer.Option(help="Promise --far or --frr for each unseen class, except with this probability."),
+        typer.Option(help="Promise --far, --frr or --fpir for each unseen class, except with this probability."),
     ] = None,
     calibrate: Annotated[
         str | None,
@@ -85,6 +102,12 @@ def threshold(
     labels_key: LabelsKey = "labels",
     equalizer: EqualizerFile = None,
     new_classes: NewClasses = False,
+    gallery: GalleryFile = None,
+    gallery_labels: GalleryLabels = None,
+    template: TemplateOption = "mean",
+    leave_one_out: LeaveOneOut = False,
+    sides: Sides = "both",
+    margin: Margin = 0.0,
     draws: Draws = 1000,
     confidence: Confidence = 0.95,
     seed: Seed = 0,
@@ -102,17 +125,19 @@ def threshold(
     from isomargin.thresholds.conformal import promise_threshold
 
     (options,) = read_options([file], labels, embeddings_key, labels_key, equalizer, new_classes)
-    sources = files_read(file, options)
+    gallery_options = GalleryOptions(gallery, gallery_labels, template, leave_one_out, sides, margin)
+    gallery_options.check({"new_classes": new_classes})
+    sources = [*files_read(file, options), *(path for path in (gallery, gallery_labels) if path is not None)]
     if output is not None:
         check_card_place(output, sources if equalizer is None else [*sources, equalizer])
     if prior is not None and calibrate is None:
         raise InputError("--prior belongs to --calibrate: give both, or --cost for a threshold by prior")
     if unseen and delta is not None:
         raise InputError("--unseen promises the mean over unseen classes, --delta each class by itself: give one")
-    target = wanted(far, frr, best_utility, cost, distance if score is None else score, cosine)
+    target = wanted(far, frr, best_utility, cost, distance if score is None else score, cosine, fpir)
     if score is not None and distance is not None:
         raise InputError("--distance and --score were given: a threshold is one of them")
-    opened = open_source(file, options)
+    opened = open_gallery(file, options, gallery_options) if gallery_options.wanted else open_source(file, options)
     evaluation = opened.evaluation
     check_cosine(cosine, evaluation)
     check_scale(distance, score, evaluation)
@@ -120,8 +145,8 @@ def threshold(
         target = {"distance": evaluation.axis.shown(score)}
     interval: dict[str, Any] = {"draws": draws, "confidence": confidence, "seed": seed}
     if unseen or delta is not None:
-        if not set(target) <= {"far", "frr"}:
-            raise InputError("only a false accept rate or a false reject rate can be promised: give --far or --frr")
+        if not set(target) <= {"far", "frr", "fpir"}:
+            raise InputError("only a rate can be promised: give --far or --frr, or --fpir for a gallery")
         choice = promise_threshold(evaluation, **target, delta=delta, **interval)
     else:
         choice = choose_threshold(evaluation, **target, **interval)
@@ -250,11 +275,12 @@ def wanted(
     cost: tuple[float, float, float] | None,
     distance: float | None,
     cosine: float | None,
+    fpir: float | None = None,
 ) -> dict[str, Any]:
     """Give the one target that was asked for, a false accept rate of 1% where none was."""
     from isomargin.core import checks
 
-    given: dict[str, Any] = {"far": far, "frr": frr, "cost": cost, "distance": distance}
+    given: dict[str, Any] = {"far": far, "frr": frr, "cost": cost, "distance": distance, "fpir": fpir}
     given = {name: value for name, value in given.items() if value is not None}
     if best_utility:
         given["utility"] = "best"

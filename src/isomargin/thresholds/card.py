@@ -77,6 +77,18 @@ ADDED: dict[str, Any] = {  # older cards do not have them
     "worst_by_frr": [WORST_CLASS],
     "model": str,
     "reference": {"comparison": str, "classes": int, "items": int},
+    "gallery": {
+        "template": str,
+        "leave_one_out": bool,
+        "sides": str,
+        "margin": NUMBER,
+        "enrolled": int,
+        "known_probes": int,
+        "unknown_probes": int,
+        "fpir": (dict, NoneType),
+        "fnir": INTERVAL,
+        "misidentified": NUMBER,
+    },
 }
 
 
@@ -126,11 +138,13 @@ class ThresholdCard:
     equalizer: dict[str, Any] | None = None
     """Settings, constant and digest of the equalizer; None for plain similarities."""
     comparison: str = "all_pairs"
-    """What was compared when the threshold was measured: all pairs, or a list of trials."""
+    """What was compared when the threshold was measured: all pairs, a gallery, or a list of trials."""
     model: str | None = None
     """The name of the model that made the embeddings, if it was given."""
     reference: dict[str, Any] | None = None
     """What ``check_card`` compares new data with; None in cards of older versions."""
+    gallery: dict[str, Any] | None = None
+    """How templates are made, and what the threshold does to the probes of a gallery; None for other comparisons."""
 
     @property
     def distance(self) -> float:
@@ -273,7 +287,27 @@ def make_card(
         comparison=evaluation.comparison,
         model=model,
         reference=None if reference is None else reference.as_values(),
+        gallery=gallery_values(choice, evaluation),
     )
+
+
+def gallery_values(choice: ThresholdChoice, evaluation: Evaluation) -> dict[str, Any] | None:
+    """Return what a card says about a gallery, as JSON values; None for other comparisons."""
+    found, rates = evaluation.identification, choice.identification
+    if found is None or rates is None:
+        return None
+    return {
+        "template": found.template,
+        "leave_one_out": found.leave_one_out,
+        "sides": found.sides,
+        "margin": found.margin,
+        "enrolled": int(found.enrolled.sum()),
+        "known_probes": found.known,
+        "unknown_probes": found.unknown,
+        "fpir": None if rates.fpir is None else without_nan(asdict(rates.fpir)),
+        "fnir": without_nan(asdict(rates.fnir)),
+        "misidentified": rates.misidentified,
+    }
 
 
 def file_record(path: Path) -> dict[str, str]:
@@ -378,6 +412,8 @@ def misfits(values: Any, shape: Any, name: str = "") -> Iterator[str]:
         for i, value in enumerate(values):
             yield from misfits(value, shape[0], f"{name}[{i}]")
     elif (
-        not isinstance(values, shape) or isinstance(values, bool) or (isinstance(values, float) and math.isinf(values))
+        not isinstance(values, shape)
+        or (isinstance(values, bool) and shape is not bool)
+        or (isinstance(values, float) and math.isinf(values))
     ):
         yield name

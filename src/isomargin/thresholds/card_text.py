@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from isomargin.core.text import PARAGRAPH, percent, printable, shortened
-from isomargin.measure.settings import UNITS
+from isomargin.measure.settings import TEMPLATE_WORDS, UNITS
 from isomargin.thresholds.conversions import UNIT_VECTORS_ONLY
 from isomargin.thresholds.threshold_choice import QUANTILES
 
@@ -27,6 +27,7 @@ def summary(card: "ThresholdCard") -> str:
         [
             *wrapped(f"Threshold for {card.target}", ""),
             *threshold_lines(card),
+            *gallery_lines(card.gallery),
             "",
             *measured_lines(card),
             *worst_lines(card),
@@ -84,6 +85,38 @@ def threshold_lines(card: "ThresholdCard") -> list[str]:
     ]
 
 
+def gallery_lines(gallery: dict[str, Any] | None) -> list[str]:
+    """Say that scores are of a probe and a template, and how templates are made; nothing for other comparisons."""
+    if gallery is None:
+        return []
+    left_out = ", without the probe" if gallery["leave_one_out"] else ""
+    lines = wrapped(
+        f"Scores are of a probe and a template: {TEMPLATE_WORDS[gallery['template']]}{left_out}. "
+        "They are not those of two items."
+    )
+    if gallery["margin"]:
+        lines += wrapped(
+            f"The first class is accepted only if its similarity exceeds that of the second by {gallery['margin']:g}."
+        )
+    return lines
+
+
+def identification_lines(gallery: dict[str, Any] | None) -> list[str]:
+    """Format FPIR, FNIR and misidentification."""
+    if gallery is None:
+        return []
+    lines = []
+    for name, probes in (("fpir", "unknown_probes"), ("fnir", "known_probes")):
+        rate = gallery[name]
+        if rate is not None:
+            interval = f"{percent(rate['low'])} to {percent(rate['high'])}"
+            lines.append(
+                f"  {name.upper()} {percent(rate['value'])} ({percent(rate['confidence'])} interval {interval}), "
+                f"{gallery[probes]:,} {probes.replace('_', ' ')}"
+            )
+    return [*lines, f"  {percent(gallery['misidentified'])} of the known probes misidentified"]
+
+
 def equalizer_lines(equalizer: dict[str, Any]) -> list[str]:
     """Format the equalizer, and how a pair is compared with the threshold in production."""
     first, last = equalizer["skip"] + 1, equalizer["skip"] + equalizer["neighbours"]
@@ -107,9 +140,10 @@ def measured_lines(card: "ThresholdCard") -> list[str]:
     sampled = "sampled negative" if measured["pairs"] == "sampled" else "negative"
     units, groups = UNITS[card.comparison]
     inside = f" in {measured['classes']:,} {groups}" if has_classes(card) else ""
+    pairs = "pairs" if card.gallery is None else "comparisons"
     lines = wrapped(
         f"Measured on {measured['items']:,} {units}{inside}: {measured['positive_pairs']:,} "
-        f"positive and {measured['negative_pairs']:,} {sampled} pairs, {measured['method']}; "
+        f"positive and {measured['negative_pairs']:,} {sampled} {pairs}, {measured['method']}; "
         f"{card.created}, isomargin {card.isomargin}",
         "",
     )
@@ -119,6 +153,7 @@ def measured_lines(card: "ThresholdCard") -> list[str]:
         rate = measured[name]
         interval = f"{percent(rate['low'])} to {percent(rate['high'])}"
         lines.append(f"  {name.upper()} {percent(rate['value'])} ({percent(rate['confidence'])} interval {interval})")
+    lines += identification_lines(card.gallery)
     lines += quantile_lines(measured, groups) if has_classes(card) else []
     for note in measured["notes"]:
         lines += wrapped(f"note: {note}")
@@ -163,7 +198,7 @@ def class_lines(title: str, classes: list[dict[str, Any]], units: str = "items")
             str(rates["name"]), f"{rates['items']:>10,}{percent(rates['far']):>10}{percent(rates['frr']):>10}"
         )
     ]
-    return [f"{title:<42}{units:>10}{'FAR':>10}{'FRR':>10}", *rows]
+    return [f"{title:<42}{units.split()[-1]:>10}{'FAR':>10}{'FRR':>10}", *rows]
 
 
 def promise_lines(promise: dict[str, Any] | None) -> list[str]:

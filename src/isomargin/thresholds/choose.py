@@ -31,6 +31,7 @@ def choose_threshold(
     utility: str | None = None,
     cost: tuple[float, float, float] | None = None,
     distance: float | None = None,
+    fpir: float | None = None,
     draws: int = 1000,
     confidence: float = 0.95,
     seed: int = 0,
@@ -50,13 +51,15 @@ def choose_threshold(
             expected cost per pair, false_accept (1 - π) FAR + false_reject π FRR.
         distance: an existing threshold to be described, from 0 to 2 unless similarities are equalized; for trials that
             were given as scores, the score, or minus the score if higher scores are more similar.
+        fpir: for a gallery, largest false positive identification rate; the largest threshold that does not exceed it,
+            given the margin of the evaluation.
         draws: number of bootstrap draws of the confidence intervals, see `rate_intervals`.
         confidence: confidence level of the intervals.
         seed: seed of the draws.
 
     Among equally good thresholds the smallest is chosen, which accepts the fewest negative pairs. The worst classes are
-    those with the largest FAR for ``far``, the largest FRR for ``frr``, the lowest utility for ``utility`` and
-    ``distance``, and the largest cost for ``cost``.
+    those with the largest FAR for ``far``, the largest FRR for ``frr``, the largest FNIR for ``fpir``, the lowest
+    utility for ``utility`` and ``distance``, and the largest cost for ``cost``.
 
     >>> import isomargin as im
     >>> embeddings = np.random.default_rng(0).normal(size=(60, 8)) + 3 * np.eye(8)[np.arange(60) % 6]
@@ -68,7 +71,8 @@ def choose_threshold(
     Traceback (most recent call last):
     isomargin.InputError: far asks for a false accept rate of 0.0001, but with 1,500 negative pairs ...
     """
-    check_one_target({"far": far, "frr": frr, "utility": utility, "cost": cost, "distance": distance})
+    targets = {"far": far, "frr": frr, "utility": utility, "cost": cost, "distance": distance, "fpir": fpir}
+    check_one_target(targets)
     check_pairs(evaluation)
     counts, settings = evaluation.counts, evaluation.settings
     if far is not None:
@@ -79,6 +83,10 @@ def choose_threshold(
         distance = distance_at_frr(counts, checks.share(frr, "frr"))
         target, point = f"FRR at most {frr:g}", evaluation.at(distance)
         failure, over = point.class_frr, share_over(point.class_frr, frr)
+    elif fpir is not None:
+        found = evaluation.at_fpir(fpir)
+        distance, point = found.distance, evaluation.at(found.distance)
+        target, failure, over = f"FPIR at most {fpir:g}", found.class_fnir, None
     elif distance is not None:
         distance = evaluation.axis.check(distance)
         kind, value = evaluation.axis.text(distance).split()

@@ -16,13 +16,15 @@ from isomargin.core import checks
 from isomargin.core.errors import InputError
 from isomargin.core.text import percent
 from isomargin.measure.evaluation import Evaluation
+from isomargin.measure.identification import NO_UNKNOWN
 from isomargin.measure.pairs.distances import ClassDistances, Floats, ListedDistances
 from isomargin.measure.pairs.rates import ROUNDING
+from isomargin.measure.settings import Comparison
 from isomargin.measure.statistics.intervals import rate_intervals
 from isomargin.thresholds.gaps import just_beyond, midway, next_above
 from isomargin.thresholds.threshold_choice import ThresholdChoice, describe, share_over
 
-Rate = Literal["far", "frr"]
+Rate = Literal["far", "frr", "fpir"]
 
 JOINED = "its items have joined the reference of the equalizer (partial_fit) before they are compared"
 NOT_JOINED = "its items are not in the reference of the equalizer when they are compared"
@@ -76,6 +78,8 @@ class Promise:
     own_class: str | None = None
     """For equalized similarities: whether an item's class was among its neighbours, ``"in_reference"``, or was not:
     ``"left_out"`` of the reference that holds the others, or ``"outside"`` of it like all evaluated items."""
+    comparison: Comparison = "all_pairs"
+    """What was compared: all pairs of items, probes with the templates of a gallery, or the pairs of a list."""
 
     @property
     def on(self) -> Literal["mean", "class"]:
@@ -89,10 +93,11 @@ class Promise:
         >>> Promise("far", 0.01, 0.05, 99, 0.8, 0.004, 0.1).what
         'the FAR of an unseen class exceeds 1% with probability at most 5%'
         """
+        unseen = "a new unknown class" if self.rate == "fpir" else "an unseen class"
         if self.delta is None:
-            return f"the expected {self.rate.upper()} of an unseen class is at most {percent(self.target, 6)}"
+            return f"the expected {self.rate.upper()} of {unseen} is at most {percent(self.target, 6)}"
         exceeds = f"exceeds {percent(self.target, 6)} with probability at most {percent(self.delta, 6)}"
-        return f"the {self.rate.upper()} of an unseen class {exceeds}"
+        return f"the {self.rate.upper()} of {unseen} {exceeds}"
 
     @property
     def short(self) -> str:
@@ -101,11 +106,10 @@ class Promise:
         >>> Promise("far", 0.01, 0.05, 99, 0.8, 0.004, 0.1).short
         'FAR at most 1% in 95% of unseen classes'
         """
+        unseen = "new unknown classes" if self.rate == "fpir" else "unseen classes"
         if self.delta is None:
-            return f"an expected {self.rate.upper()} of at most {percent(self.target, 6)} in unseen classes"
-        return (
-            f"{self.rate.upper()} at most {percent(self.target, 6)} in {percent(1 - self.delta, 6)} of unseen classes"
-        )
+            return f"an expected {self.rate.upper()} of at most {percent(self.target, 6)} in {unseen}"
+        return f"{self.rate.upper()} at most {percent(self.target, 6)} in {percent(1 - self.delta, 6)} of {unseen}"
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -123,7 +127,11 @@ class Promise:
             "all classes have the same negatives, and nearly so here, where they are the other calibration classes"
             + (measured if self.delta else ""),
             "frr": "it has two or more items, because a single item has no positive pair",
+            "fpir": "the gallery stays as it is: with more enrolled classes, FPIR rises",
         }
+        if self.comparison == "gallery":
+            pairs["far"] = "it is enrolled like the others, and its negatives are the same probes, or a similar mix"
+            pairs["frr"] = "it is enrolled like the others: as many items, chosen alike"
         if self.delta is None:
             draw = (
                 "the expectation is over random calibration classes and new classes: for a single calibration set, "
@@ -136,9 +144,9 @@ class Promise:
                 f"{self.classes:,} classes to another, the share of new classes over the target has a standard "
                 f"deviation of {deviation}"
             )
+        others = "classes of unknown probes" if self.rate == "fpir" else "calibration classes"
         return (
-            f"the class is of the same kind as the {self.classes:,} calibration classes, as if all were drawn at "
-            "random together",
+            f"the class is of the same kind as the {self.classes:,} {others}, as if all were drawn at random together",
             pairs[self.rate],
             "its items are of the same kind and about as many, and are collected, prepared and embedded alike",
             *self._neighbours,
@@ -179,6 +187,7 @@ def promise_threshold(
     *,
     far: float | None = None,
     frr: float | None = None,
+    fpir: float | None = None,
     delta: float | None = None,
     draws: int = 1000,
     confidence: float = 0.95,
@@ -221,6 +230,9 @@ def promise_threshold(
         evaluation: the calibration set, with classes like those in production and not trained on.
         far: the false accept rate to promise, above 0 and below 1; or
         frr: the false reject rate to promise. Classes of one item have none and are left out.
+        fpir: for a gallery, the false positive identification rate to promise for classes that are not enrolled. The
+            calibration classes are those of the unknown probes; if all of these have one label, each probe is taken as
+            a class of its own.
         delta: probability with which a new class may exceed the rate; None for the promise in expectation.
         draws: number of bootstrap draws of the confidence intervals, see `rate_intervals`.
         confidence: confidence level of the intervals.
@@ -247,31 +259,54 @@ def promise_threshold(
         )
     if not evaluation.has_classes:
         raise InputError("these trials have no groups, and a promise is about unseen groups: give groups")
-    if (far is None) == (frr is None):
-        raise InputError(f"far is {far} and frr is {frr}: exactly one of them is needed, the rate to promise")
-    rate: Rate = "far" if frr is None else "frr"
-    target = checks.share(far if frr is None else frr, rate)
+    wanted: dict[Rate, float | None] = {"far": far, "frr": frr, "fpir": fpir}
+    given = [(name, value) for name, value in wanted.items() if value is not None]
+    if len(given) != 1:
+        raise InputError(
+            f"far is {far}, frr is {frr} and fpir is {fpir}: exactly one of them is needed, the rate to promise"
+        )
+    ((rate, target),) = given
+    target = checks.share(target, rate)
     if delta is not None:
         delta = checks.share(delta, "delta")
-    distances = evaluation.counts.negatives if rate == "far" else evaluation.counts.positives
+    distances: ClassDistances = evaluation.counts.positives if rate == "frr" else evaluation.counts.negatives
+    if rate == "fpir":
+        distances = unknown_distances(evaluation)
     distance = promised_distance(distances, rate, target, delta)
     if rate == "frr" and isinstance(distances, ListedDistances):
         # Midway to the next pair of either kind: negative pairs beyond the last positive pair need not be accepted.
         last = int(np.searchsorted(distances.pooled, distance, side="right")) - 1
         distance = just_beyond(evaluation.counts, float(distances.pooled[last]))
     point = evaluation.at(distance)
-    rates = point.class_far if rate == "far" else point.class_frr
     own_class = where_classes_were(evaluation)
     classes = int((distances.totals > 0).sum())
-    promise = Promise(rate, target, delta, classes, distance, point.far, point.frr, own_class)
+    promise = Promise(rate, target, delta, classes, distance, point.far, point.frr, own_class, evaluation.comparison)
     intervals = rate_intervals(evaluation, distance, draws, confidence, seed)
-    return describe(evaluation, point, promise.short, rates, share_over(rates, target), intervals, promise)
+    rates, over = point.class_far if rate == "far" else point.class_frr, None
+    if rate == "fpir":
+        rates = evaluation.gallery.at(distance).class_fnir
+    else:
+        over = share_over(rates, target)
+    return describe(evaluation, point, promise.short, rates, over, intervals, promise)
+
+
+def unknown_distances(evaluation: Evaluation) -> ListedDistances:
+    """Return, by unknown class, the distances of its probes to the nearest enrolled class."""
+    gallery = evaluation.gallery
+    if not gallery.unknown:
+        raise InputError(NO_UNKNOWN)
+    if gallery.margin > 0:
+        raise InputError("an FPIR is promised for a threshold alone: evaluate without a margin")
+    nearest, its_class = gallery.first_distance[gallery.known :], gallery.unknown_class
+    order = np.lexsort((nearest, its_class))
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(its_class, minlength=len(gallery.unknown_names)))])
+    return ListedDistances(nearest[order], offsets.astype(np.int64), 1, gallery.axis)
 
 
 def where_classes_were(evaluation: Evaluation) -> str | None:
     """Return where the classes of equalized items were; None for plain similarities."""
-    if evaluation.equalizer is None:
-        return None
+    if evaluation.equalizer is None or evaluation.comparison == "gallery":
+        return None  # templates and probes of a gallery are what they are in production
     own_class = str(evaluation.equalizer["own_class"])
     if own_class == "own_neighbours":
         raise InputError(
@@ -302,7 +337,7 @@ def promised_distance(distances: ClassDistances, rate: Rate, target: float, delt
 
     def kept(places: Floats) -> NDArray[np.bool_]:
         within = distances.within(places)[has_pairs]  # (classes, m)
-        wrong = within if rate == "far" else totals - within
+        wrong = totals - within if rate == "frr" else within
         loss = wrong / totals if delta is None else wrong > target * totals + ROUNDING
         return np.asarray(loss.sum(axis=0) + 1 <= level * (len(totals) + 1) + ROUNDING)
 
@@ -311,7 +346,7 @@ def promised_distance(distances: ClassDistances, rate: Rate, target: float, delt
     found = just_below(distances, first_place(distances, lambda places: ~kept(places)))
     if found == -math.inf:
         raise InputError(
-            f"no threshold can promise a FAR of {target:g}: even at the smallest distance that was counted, too many "
+            f"no threshold can promise a rate of {target:g}: even at the smallest distance that was counted, too many "
             "classes accept negative pairs; look for items that have two labels"
         )
     return found
@@ -319,13 +354,13 @@ def promised_distance(distances: ClassDistances, rate: Rate, target: float, delt
 
 def check_enough_classes(classes: int, rate: Rate, level: float, for_each: bool) -> None:
     """Refuse a level below 1/(T + 1): the new class may be the worst of all T + 1."""
-    pairs = "negative" if rate == "far" else "positive"
+    pairs = {"far": "negative pairs", "frr": "positive pairs", "fpir": "unknown probes"}[rate]
     if classes == 0:
-        raise InputError(f"no class has {pairs} pairs: promising {rate.upper()} needs some")
+        raise InputError(f"no class has {pairs}: promising {rate.upper()} needs some")
     if level * (classes + 1) + ROUNDING < 1:
         name, how = ("delta", "for each class") if for_each else (rate, "in expectation")
         raise InputError(
-            f"{name} is {level:g}, but with {classes:,} classes that have {pairs} pairs no less than "
+            f"{name} is {level:g}, but with {classes:,} classes that have {pairs} no less than "
             f"{rounded_up(1 / (classes + 1)):g} can be promised {how}: {level:g} needs "
             f"{math.ceil(1 / level - ROUNDING) - 1:,} classes"
         )

@@ -11,7 +11,7 @@ from isomargin.measure.pairs.distances import Floats
 from isomargin.measure.scores.curves import first_rate
 from isomargin.measure.scores.utility import utility as utility_of
 from isomargin.measure.settings import Settings
-from isomargin.measure.statistics.intervals import Interval
+from isomargin.measure.statistics.intervals import Interval, identification_intervals
 
 if TYPE_CHECKING:
     from isomargin.thresholds.conformal import Promise
@@ -32,6 +32,18 @@ class ClassRates:
     """False accept rate; NaN for a class without sampled negative pairs."""
     frr: float
     """False reject rate; NaN for a class with one item."""
+
+
+@dataclass(frozen=True)
+class IdentificationRates:
+    """The rates of identification at the threshold, in a gallery."""
+
+    fpir: Interval | None
+    """False positive identification rate; None without unknown probes."""
+    fnir: Interval
+    """False negative identification rate: of known probes whose own class is not accepted, or does not come first."""
+    misidentified: float
+    """Share of known probes for which another class comes first and is accepted."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +76,8 @@ class ThresholdChoice:
     """The classes with the largest FRR, worst first, at most ten."""
     promise: "Promise | None" = None
     """What the threshold promises for unseen classes, if ``promise_threshold`` chose it."""
+    identification: IdentificationRates | None = None
+    """What the threshold does to the probes of a gallery; None for other comparisons."""
 
 
 def describe(
@@ -91,7 +105,17 @@ def describe(
         worst_by_far=worst_classes(evaluation, point, point.class_far),
         worst_by_frr=worst_classes(evaluation, point, point.class_frr),
         promise=promise,
+        identification=None
+        if evaluation.identification is None
+        else identify(evaluation, point.distance, far_interval),
     )
+
+
+def identify(evaluation: Evaluation, distance: float, like: Interval) -> IdentificationRates:
+    """Return the rates of identification at a threshold, with intervals of the same confidence as another one."""
+    point = evaluation.gallery.at(distance)
+    fpir, fnir = identification_intervals(evaluation, distance, confidence=like.confidence)
+    return IdentificationRates(fpir if evaluation.gallery.unknown else None, fnir, point.misidentified)
 
 
 def rejected_share(counts: PairCounts, distance: float) -> float:

@@ -199,13 +199,21 @@ def check_others(others: Mapping[str, Evaluation]) -> None:
         check_evaluation(name, each)
 
 
+MAKES = {
+    "all_pairs": "isomargin threshold FILE",
+    "gallery": "isomargin threshold PROBES --gallery GALLERY",
+    "trials": "isomargin threshold EVALUATION of the trials",
+}
+"""The command that chooses a threshold, by what is compared."""
+
+
 def check_same_comparison(comparison: str, axis: str, others: Mapping[str, Evaluation]) -> None:
     """Refuse sets that were compared in another way than where the threshold was measured."""
     for name, other in others.items():
         if other.comparison != comparison:
             raise InputError(
                 f"the threshold was measured on {COMPARED[comparison]}, but {name!r} compares "
-                f"{COMPARED[other.comparison]}: evaluate both in the same way"
+                f"{COMPARED[other.comparison]}: {MAKES[other.comparison]} chooses one for it"
             )
         if other.axis.name != axis and "score" in other.axis.name + axis:
             raise InputError(f"the threshold and {name!r} are on different scales: score both in the same way")

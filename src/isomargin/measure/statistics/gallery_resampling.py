@@ -282,4 +282,4 @@ def reached(values: Floats, class_of: NDArray[np.int64], classes: int, levels: F
     """
     place = np.searchsorted(levels, values, side="left")
     cells = np.bincount(class_of * (len(levels) + 1) + place, minlength=classes * (len(levels) + 1))
-    return np.cumsum(cells.reshape(classes, -1)[:, :-1], axis=1, dtype=np.float64)
+    return np.cumsum(cells.reshape(classes, len(levels) + 1)[:, :-1], axis=1, dtype=np.float64)

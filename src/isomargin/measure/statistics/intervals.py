@@ -117,7 +117,8 @@ def identification_intervals(
 ) -> tuple[Interval, Interval]:
     """Compute confidence intervals for FPIR and FNIR at one threshold of a gallery, by bootstrap over classes.
 
-    Enrolled classes (templates and known probes) and the classes of unknown probes are resampled separately.
+    Enrolled classes (templates and known probes) and the classes of unknown probes are resampled separately. Without
+    unknown probes, that of FPIR is NaN.
     """
     check_draws(draws, confidence)
     check_classes(evaluation)
@@ -125,7 +126,9 @@ def identification_intervals(
     drawn = resampler.identification_at(distance, resampler.draw(draws, seed))
     left_out = resampler.identification_at(distance, resampler.leave_out())
     fpir, fnir = (
-        interval(value, drawn[i], left_out[i], confidence, find_score(name).bounds, chances(evaluation, name))
+        Interval(value, np.nan, np.nan, confidence)
+        if np.isnan(value)
+        else interval(value, drawn[i], left_out[i], confidence, find_score(name).bounds, chances(evaluation, name))
         for i, (name, value) in enumerate((("fpir", point.fpir), ("fnir", point.fnir)))
     )
     return fpir, fnir

@@ -1,0 +1,111 @@
+"""Thresholds, promises and cards of galleries."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import isomargin as im
+
+
+@pytest.fixture(scope="module")
+def sets():
+    generator = np.random.default_rng(0)
+    centres = generator.normal(size=(80, 16))
+    enrolled, labels = np.repeat(np.arange(40), 5), np.repeat(np.arange(80), 10)
+    items, probes = (centres[of] + generator.normal(size=(len(of), 16)) for of in (enrolled, labels))
+    return items, enrolled, probes, labels
+
+
+@pytest.fixture(scope="module")
+def evaluation(sets):
+    return im.evaluate_gallery(*sets, progress=None)
+
+
+def test_the_threshold_for_an_fpir_is_that_of_the_evaluation(evaluation):
+    choice = im.choose_threshold(evaluation, fpir=0.05, draws=100)
+    point = evaluation.at_fpir(0.05)
+    assert choice.distance == point.distance
+    assert choice.target == "FPIR at most 0.05"
+    found = choice.identification
+    assert (found.fpir.value, found.fnir.value, found.misidentified) == (point.fpir, point.fnir, point.misidentified)
+    assert found.fnir.low < found.fnir.value < found.fnir.high
+    worst = evaluation.names[np.nanargmax(point.class_fnir)]
+    assert choice.worst_classes[0].name == worst
+
+
+@pytest.mark.parametrize("delta", [None, 0.1])
+def test_a_promised_fpir_is_the_largest_threshold_that_keeps_the_condition(evaluation, delta):
+    target, gallery = 0.1, evaluation.gallery
+    choice = im.promise_threshold(evaluation, fpir=target, delta=delta, draws=100)
+
+    def kept(distance):
+        losses = []
+        for unknown in range(40):
+            own = [
+                first <= distance
+                for first, its in zip(gallery.first_distance[gallery.known :], gallery.unknown_class, strict=True)
+                if its == unknown
+            ]
+            rate = sum(own) / len(own)
+            losses.append(rate if delta is None else float(rate > target + 1e-9))
+        return (sum(losses) + 1) / 41 <= (target if delta is None else delta) + 1e-9
+
+    beyond = min(first for first in gallery.first_distance[gallery.known :] if first > choice.distance)
+    assert kept(choice.distance)
+    assert not kept(beyond)
+    assert choice.promise.classes == 40
+    assert "new unknown class" in choice.promise.what
+
+
+def test_a_card_of_a_gallery_says_how_templates_are_made_and_survives_saving(evaluation, tmp_path):
+    card = im.make_card(im.choose_threshold(evaluation, fpir=0.05, draws=100), evaluation)
+    card.save(tmp_path / "card.json")
+    loaded = im.ThresholdCard.load(tmp_path / "card.json")
+    assert loaded == card
+    assert (loaded.comparison, loaded.gallery["template"], loaded.gallery["unknown_probes"]) == ("gallery", "mean", 400)
+    text = loaded.summary()
+    for words in ("a probe and a template: mean of a class's items", "FPIR 5%", "400 unknown probes", "misidentified"):
+        assert words in text
+
+
+def test_without_unknown_probes_there_is_no_fpir_and_none_is_promised(sets):
+    items, enrolled, probes, labels = sets
+    known = labels < 40
+    with pytest.warns(UserWarning, match="no probe is unknown"):
+        evaluation = im.evaluate_gallery(items, enrolled, probes[known], labels[known], progress=None)
+    choice = im.choose_threshold(evaluation, far=0.01, draws=100)
+    assert choice.identification.fpir is None
+    assert "FPIR" not in im.make_card(choice, evaluation).summary()
+    for choose in (im.choose_threshold, im.promise_threshold):
+        with pytest.raises(im.InputError, match="without unknown probes"):
+            choose(evaluation, fpir=0.05)
+
+
+def test_a_threshold_of_all_pairs_is_refused_on_a_gallery(evaluation, sets):
+    pairs = im.evaluate(*sets[2:], progress=None)
+    with pytest.raises(im.InputError, match="--gallery GALLERY chooses one for it"):
+        im.transfer_threshold(1.0, pairs, {"gallery": evaluation})
+    with pytest.raises(im.InputError, match="FPIR and FNIR need a gallery"):
+        im.choose_threshold(pairs, fpir=0.05)
+
+
+def test_the_command_chooses_for_an_fpir_and_writes_the_card(run, sets, tmp_path):
+    items, enrolled, probes, labels = sets
+    np.savez(tmp_path / "gallery.npz", embeddings=items, labels=enrolled)
+    np.savez(tmp_path / "probes.npz", embeddings=probes, labels=labels)
+    code, out, _ = run("threshold", tmp_path / "probes.npz", "--gallery", tmp_path / "gallery.npz", "--fpir", 0.05,
+                       "-o", tmp_path / "card.json", "--json", "--draws", 100)  # fmt: skip
+    assert code == 0
+    evaluation = im.evaluate_gallery(items, enrolled, probes, labels, progress=None)
+    assert json.loads(out)["threshold"]["l2"] == pytest.approx(evaluation.at_fpir(0.05).distance)
+    card = im.ThresholdCard.load(tmp_path / "card.json")
+    assert [source["file"] for source in card.source] == ["probes.npz", "gallery.npz"]
+    code, _, err = run("transfer", tmp_path / "card.json", tmp_path / "probes.npz")
+    assert code == 2
+    assert "the threshold was measured on probes with the templates of a gallery" in err
+    code, _, err = run("threshold", tmp_path / "probes.npz", "--fpir", 0.05)
+    assert code == 2
+    assert "FPIR and FNIR need a gallery" in err
