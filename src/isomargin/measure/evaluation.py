@@ -7,7 +7,7 @@ names and meanings. A different calibration range or target rate needs no second
 import os
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,20 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isomargin.core.errors import InputError
-from isomargin.core.json_values import null_for_nan
-from isomargin.measure import saving
+from isomargin.measure import saving, score_values
 from isomargin.measure.class_table import class_table, worst_rows
 from isomargin.measure.identification import Identification, IdentificationPoint
-from isomargin.measure.pairs.axis import L2, ScoreAxis
+from isomargin.measure.operating_point import OperatingPoint, operating_point, target_point
+from isomargin.measure.pairs.axis import ScoreAxis
 from isomargin.measure.pairs.counts import PairCounts, RankCounts
-from isomargin.measure.pairs.distances import BinnedDistances, Floats, ListedDistances, pooled_share
+from isomargin.measure.pairs.distances import BinnedDistances, Floats, ListedDistances
 from isomargin.measure.pairs.inputs import Shifts
 from isomargin.measure.pairs.rates import ROUNDING
 from isomargin.measure.pairs.summary import PairSummary, summarize
 from isomargin.measure.pairs.trial_counts import TrialDetails
 from isomargin.measure.scores import consistency, detection
-from isomargin.measure.scores.curves import Curves, make_curves, share
-from isomargin.measure.scores.registry import scores_of
+from isomargin.measure.scores.curves import Curves, make_curves
 from isomargin.measure.scores.within_two import WithinTwo
 from isomargin.measure.settings import COMPARED, UNITS, Comparison, Settings
 from isomargin.measure.statistics.class_rates import far_within_two, frr_within_two
@@ -43,22 +42,6 @@ if TYPE_CHECKING:
 CONCERNS_SUMMARY = ("far", "frr", "grid", "target_far", "target_frr")  # and distances, which are compared separately
 FEWEST_PROBES = 2  # a class of a gallery with fewer known probes has no utility curve
 NEEDS_PAIRS = ("k", "map_at_r", "pairs", "negatives_per_positive", "seed", "exact", "device")
-
-
-@dataclass(frozen=True)
-class OperatingPoint:
-    """The error rates at one threshold, pooled and for each class."""
-
-    distance: float
-    """The threshold: pairs at most this far apart are accepted."""
-    far: float
-    """False accept rate of all negative pairs."""
-    frr: float
-    """False reject rate of all positive pairs."""
-    class_far: Floats
-    """(classes,) false accept rate of each class; NaN for a class without sampled negatives."""
-    class_frr: Floats
-    """(classes,) false reject rate of each class; NaN for a class of one item."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,14 +277,7 @@ class Evaluation:
     @cached_property
     def target(self) -> OperatingPoint:
         """The error rates at the pooled threshold for ``target_far``, pooled and for each class."""
-        summary, positives, negatives = self.summary, self.counts.positives, self.counts.negatives
-        at = np.array([summary.target_distance])
-        far = pooled_share(negatives, summary.target_negatives_within[:, None], at)[0]
-        frr = 1 - pooled_share(positives, summary.target_positives_within[:, None], at)[0]
-        class_far = share_or_nan(summary.target_negatives_within, negatives.totals)
-        return OperatingPoint(
-            summary.target_distance, float(far), float(frr), class_far, self._frr(summary.target_positives_within)
-        )
+        return target_point(self.summary, self.counts)
 
     def at(self, distance: float) -> OperatingPoint:
         """Return the error rates at a distance threshold, pooled and for each class.
@@ -315,15 +291,7 @@ class Evaluation:
         self.axis.check(distance)
         if distance == self.target.distance:
             return self.target
-        threshold = np.array([distance], np.float64)
-        positives, negatives = self.counts.positives, self.counts.negatives
-        return OperatingPoint(
-            distance=float(distance),
-            far=float(negatives.pooled_within(threshold)[0] / negatives.pooled_total),
-            frr=float(1 - positives.pooled_within(threshold)[0] / positives.pooled_total),
-            class_far=share_or_nan(negatives.within(threshold)[:, 0], negatives.totals),
-            class_frr=self._frr(positives.within(threshold)[:, 0]),
-        )
+        return operating_point(distance, self.counts)
 
     def at_score(self, score: float) -> OperatingPoint:
         """Return the error rates if pairs are accepted by this score, for trials that were given as scores.
@@ -338,9 +306,6 @@ class Evaluation:
         if self.axis.has_similarities:
             raise InputError("these pairs have distances and no other scores: call at with a distance")
         return self.at(self.axis.shown(score))
-
-    def _frr(self, accepted: Floats) -> Floats:
-        return 1 - share_or_nan(accepted, self.counts.positives.totals)
 
     # ----- identification
 
@@ -550,22 +515,7 @@ class Evaluation:
         >>> evaluation.scalars()["recall@1"], evaluation.scalars()["items"]
         (1.0, 4.0)
         """
-        low, high = self.calibration_range
-        sizes = {
-            "classes": self.class_count,
-            "items": self.items,
-            "positive_pairs": self.positive_pairs,
-            "negative_pairs": self.negative_pairs,
-        }
-        scores = {name: score.read(self) for name, score in scores_of(self).items()}
-        if self.axis.has_similarities:
-            distances = {"d_min": low, "d_max": high, "target_distance": self.target.distance}
-            distances |= {"eer_distance": self.eer_distance}
-        else:
-            shown = {"target_score": self.target.distance, "eer_score": self.eer_distance}
-            distances = {name: self.axis.shown(distance) for name, distance in shown.items()}
-        numbers = {**sizes, **scores, **distances}
-        return {name: float(value) for name, value in numbers.items()}
+        return score_values.scalars(self)
 
     def scores(self) -> dict[str, Any]:
         """Return the scores as JSON values, as ``--json`` prints them: `scalars`, and scores of more than one number.
@@ -575,29 +525,7 @@ class Evaluation:
         >>> evaluation.scores()["recall_at_k"]["1"], evaluation.scores()["auc"]
         (1.0, 1.0)
         """
-        integers = ("classes", "items", "positive_pairs", "negative_pairs")
-        plain = {
-            name: int(value) if name in integers else null_for_nan(value) for name, value in self.scalars().items()
-        }
-        target = {"distance" if self.axis.has_similarities else "score": self.axis.shown(self.target.distance)}
-        values = {
-            **plain,
-            "calibration_range": [self.axis.shown(end) for end in self.calibration_range],
-            "target": {**target, "far": self.target.far, "frr": self.target.frr},
-        }
-        if self.trials is None:
-            values["recall_at_k"] = {str(k): value for k, value in self.recall_at_k.items()}
-        if not self.has_classes:
-            return values
-        return {
-            **values,
-            "printed_opis": self.printed_opis,
-            "class_thresholds": {
-                "far": spread_values(self.far_threshold_spread, self.axis),
-                "frr": spread_values(self.frr_threshold_spread, self.axis),
-            },
-            "within_two": {"far": self.far_within_two.as_values(), "frr": self.frr_within_two.as_values()},
-        }
+        return score_values.as_json(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the evaluation to a JSON file, atomically.
@@ -616,17 +544,3 @@ class Evaluation:
     def load(path: str | os.PathLike[str]) -> "Evaluation":
         """Read an evaluation that ``save`` wrote; a file that was changed since is refused."""
         return Evaluation(**saving.read(Path(path)))
-
-
-def share_or_nan(part: Floats, total: NDArray[np.int64]) -> Floats:
-    """Divide ``part`` by ``total``, elementwise; NaN where the total is 0."""
-    return np.where(total > 0, share(part, total), np.nan)
-
-
-def spread_values(spread: consistency.ThresholdSpread, axis: ScoreAxis = L2) -> dict[str, Any]:
-    """Return a spread as JSON values; the quantiles of the thresholds as they are shown, strictest first."""
-    shown = {q: axis.shown(distance) for q, distance in spread.quantiles.items()}
-    return {
-        name: {str(q): v for q, v in value.items()} if isinstance(value, dict) else value
-        for name, value in {**asdict(spread), "quantiles": shown}.items()
-    }

@@ -6,7 +6,8 @@ import numpy as np
 
 from isomargin.core.text import percent, printable
 from isomargin.measure.comparison import Comparison
-from isomargin.measure.evaluation import Evaluation, OperatingPoint
+from isomargin.measure.evaluation import Evaluation
+from isomargin.measure.operating_point import OperatingPoint
 from isomargin.measure.scores.registry import find_score
 from isomargin.report.slider_stops import resolved, resolved_fpir
 from isomargin.thresholds.threshold_choice import class_utility

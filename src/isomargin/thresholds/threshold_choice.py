@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from isomargin.measure.evaluation import Evaluation, OperatingPoint
+from isomargin.measure.evaluation import Evaluation
+from isomargin.measure.operating_point import OperatingPoint
 from isomargin.measure.pairs.counts import PairCounts
 from isomargin.measure.pairs.distances import Floats
 from isomargin.measure.scores.curves import first_rate

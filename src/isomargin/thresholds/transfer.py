@@ -12,7 +12,8 @@ import numpy as np
 
 from isomargin.core.errors import InputError
 from isomargin.core.json_values import null_for_nan
-from isomargin.measure.evaluation import Evaluation, OperatingPoint
+from isomargin.measure.evaluation import Evaluation
+from isomargin.measure.operating_point import OperatingPoint
 from isomargin.measure.pairs.axis import L2, ScoreAxis
 from isomargin.measure.pairs.distances import Floats
 from isomargin.measure.pairs.rates import largest_within

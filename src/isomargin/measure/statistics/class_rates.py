@@ -15,7 +15,8 @@ from isomargin.measure.scores.within_two import WithinTwo, within_two
 from isomargin.measure.statistics.item_noise import ALL_OTHERS
 
 if TYPE_CHECKING:
-    from isomargin.measure.evaluation import Evaluation, OperatingPoint
+    from isomargin.measure.evaluation import Evaluation
+    from isomargin.measure.operating_point import OperatingPoint
 
 # Resampled classes and items also change the FAR of the classes that they are negatives of. The counts do not tell
 # which classes those are, so the draws leave it out. Where pairs of classes were resampled, on made and on real data,
