@@ -10,7 +10,18 @@ from typing import Annotated
 import typer
 
 from isomargin import __version__
-from isomargin.cli import adapting, checking, demo, equalizing, figures, measuring, report, thresholds, training
+from isomargin.cli import (
+    adapting,
+    checking,
+    demo,
+    equalizing,
+    figures,
+    galleries,
+    measuring,
+    report,
+    thresholds,
+    training,
+)
 from isomargin.cli.running import run_app
 
 app = typer.Typer(
@@ -44,6 +55,7 @@ def options(
 
 for command in (
     measuring.evaluate,
+    galleries.templates,
     equalizing.equalize,
     thresholds.threshold,
     thresholds.transfer,

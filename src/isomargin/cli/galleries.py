@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isomargin.cli.opening import ReadOptions, kind_of, open_embeddings, without_warnings
+from isomargin.cli.common import writing
+from isomargin.cli.opening import (
+    EmbeddingsKey,
+    Labels,
+    LabelsKey,
+    ReadOptions,
+    kind_of,
+    open_embeddings,
+    read_options,
+    without_warnings,
+)
 from isomargin.core.errors import InputError
 from isomargin.core.text import printable
 
@@ -142,3 +152,30 @@ def open_gallery(path: Path, options: ReadOptions, gallery: GalleryOptions) -> "
     for note in evaluation.all_notes:
         print(printable(f"note: {path}: {note}"), file=sys.stderr)
     return Source(evaluation)
+
+
+def templates(
+    file: Annotated[Path, typer.Argument(help="File of enrolled items with labels.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The file to write: .npz, .parquet, .pt or .safetensors.")
+    ] = Path("templates.npz"),
+    labels: Labels = None,
+    embeddings_key: EmbeddingsKey = "embeddings",
+    labels_key: LabelsKey = "labels",
+) -> None:
+    """Write one template per class of a gallery: the mean of its unit vectors, scaled to length one.
+
+    These are the vectors that `evaluate --gallery` compares probes with, to put into an index or to equalize
+    (`isomargin equalize templates.npz --unlabelled`).
+    """
+    from isomargin.io.embedding_set import EmbeddingSet
+    from isomargin.measure.pairs.gallery_inputs import make_templates
+
+    (options,) = read_options([file], labels, embeddings_key, labels_key)
+    items = open_embeddings(file, options)
+    if output.resolve() == file.resolve():
+        raise InputError(f"{output} is the gallery: choose another name for --output")
+    vectors, names = make_templates(items.vectors, items.labels)
+    with writing(output):
+        EmbeddingSet(vectors, names, names).save(output)
+    print(f"{len(names):,} templates of {len(items.labels):,} items, written to {output}")
