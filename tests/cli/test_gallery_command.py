@@ -89,3 +89,17 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(run, files, options, m
     assert message in err
     assert len(err.strip().splitlines()) == 1
     assert not (files / "evaluation.json").exists()
+
+
+def test_templates_are_the_unit_means_of_unit_vectors(run, files):
+    code, out, _ = run("templates", files / "gallery.npz", "-o", files / "templates.npz")
+    assert code == 0
+    assert "30 templates of 150 items" in out
+    vectors, labels = load(files / "gallery.npz")
+    written, names = load(files / "templates.npz")
+    for row, name in zip(written, names, strict=True):
+        mean = np.mean([vector / np.linalg.norm(vector) for vector in vectors[labels == name].astype(float)], axis=0)
+        np.testing.assert_allclose(row, mean / np.linalg.norm(mean), atol=1e-6)
+    code, _, err = run("templates", files / "gallery.npz", "-o", files / "gallery.npz")
+    assert code == 2
+    assert "is the gallery" in err
