@@ -312,5 +312,11 @@ def test_galleries_have_intervals_and_can_be_compared():
     rows = {row.score: row for row in im.compare({"rough": rough, "fine": fine}, draws=200).others["fine"]}
     assert rows["fnir"].difference.value == pytest.approx(fine.at_fpir(0.2).fnir - rough.at_fpir(0.2).fnir)
     assert rows["fnir"].difference.high < 0
+    fewer = labels != labels.max()
+    without = im.evaluate_gallery(items, enrolled, probes[fewer], labels[fewer], **RANGE)
+    with pytest.raises(im.InputError, match="not evaluated with the same unknown probes"):
+        im.compare({"all": fine, "without": without})
+    best = im.evaluate_gallery(items, enrolled, probes, labels, template="max", **RANGE)
+    assert im.compare({"mean": fine, "max": best}, draws=100).others["max"]
     with pytest.raises(im.InputError, match="compares all pairs of items and gallery probes with the templates"):
         im.compare({"pairs": im.evaluate(items, enrolled, far=(0.05, 0.4), target_far=0.1), "gallery": fine})

@@ -281,6 +281,18 @@ def check_same_trials(first_name: str, first: Evaluation, name: str, other: Eval
             )
 
 
+def check_same_unknowns(first_name: str, first: Evaluation, name: str, other: Evaluation) -> None:
+    """Refuse galleries that were evaluated with unknown probes of different classes."""
+    if first.identification is None or other.identification is None:
+        return
+    one, two = (found.unknown_names.tolist() for found in (first.identification, other.identification))
+    if one != two:
+        raise InputError(
+            f"{first_name} and {name} were not evaluated with the same unknown probes ({len(one):,} and {len(two):,} "
+            "classes): a paired comparison needs the same probes for every model"
+        )
+
+
 def notes_on_sizes(evaluations: Mapping[str, Evaluation]) -> list[str]:
     """Return a note for each model whose classes have other numbers of items than the first model's."""
     (first_name, first), *others = evaluations.items()
