@@ -230,6 +230,7 @@ def check_comparable(evaluations: Mapping[str, Evaluation]) -> None:
                 "evaluate both in the same way"
             )
         check_same_classes(first_name, first, name, other)
+        check_same_unknowns(first_name, first, name, other)
         if first.trials is not None and other.trials is not None:
             check_same_trials(first_name, first, name, other)
         for field in fields(Settings):
