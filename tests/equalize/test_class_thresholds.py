@@ -307,7 +307,7 @@ def test_templates_of_unknown_classes_are_refused():
         found.augment(ROWS[:1], [77])
     with pytest.raises(im.InputError, match="templates has 5 rows, the gallery 12 templates"):
         found.augment(ROWS[:5])
-    with pytest.raises(im.InputError, match="embeddings has 3 dimensions, the gallery has 12"):
+    with pytest.raises(im.InputError, match="embeddings has 3 dimensions, the gallery of the class thresholds 12"):
         found.augment_queries(np.ones((2, 3)))
 
 

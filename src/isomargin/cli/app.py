@@ -10,7 +10,18 @@ from typing import Annotated
 import typer
 
 from isomargin import __version__
-from isomargin.cli import adapting, checking, demo, equalizing, figures, measuring, report, thresholds, training
+from isomargin.cli import (
+    adapting,
+    checking,
+    class_thresholds,
+    demo,
+    equalizing,
+    figures,
+    measuring,
+    report,
+    thresholds,
+    training,
+)
 from isomargin.cli.running import run_app
 
 app = typer.Typer(
@@ -45,6 +56,7 @@ def options(
 for command in (
     measuring.evaluate,
     equalizing.equalize,
+    class_thresholds.class_thresholds,
     thresholds.threshold,
     thresholds.transfer,
     checking.check,

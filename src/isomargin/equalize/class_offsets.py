@@ -30,6 +30,18 @@ class Mix(NamedTuple):
     shrink: float
     """By how much the offset of a class of two items is shrunk towards 0."""
 
+    @property
+    def words(self) -> str:
+        """The mix in words.
+
+        >>> Mix(0.99, 0.5, 0.25, 0.0).words
+        'weight 0.5 of the 99% quantile of the negatives, 0.25 of the mean of the positives, shrinkage 0'
+        """
+        return (
+            f"weight {self.negative_weight:g} of the {100 * self.quantile:g}% quantile of the negatives, "
+            f"{self.positive_weight:g} of the mean of the positives, shrinkage {self.shrink:g}"
+        )
+
 
 ONE_THRESHOLD = Mix(0.99, 0.0, 0.0, 0.0)
 

@@ -329,7 +329,38 @@ class ClassThresholds(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
                 "of the rows"
             )
         wanted = self.template_labels_ if labels is None else labels_of_rows(labels, len(vectors))
-        known, wanted = comparable(self.classes_, wanted)
+        return augmented(vectors, -self.offsets_[self._places(wanted)])
+
+    def augment_queries(self, embeddings: Any) -> Singles:
+        """(n, d + 1) the vectors to search that index with: [probe, 1], the probe scaled to length one."""
+        check_is_fitted(self)
+        return augmented(self._unit_vectors(embeddings, "embeddings"), 1.0)
+
+    def offsets_for(self, names: Any, template: Template, dimensions: int) -> Floats:
+        """(classes,) the offsets of the classes of a gallery, in the order of ``names``, for `evaluate_gallery`.
+
+        Refused is a gallery of other classes, of templates that are made in another way, or of other dimensions.
+        """
+        check_is_fitted(self)
+        fitted = self._fit_settings["template"]
+        if (template == "mean") != (fitted == "mean"):
+            raise InputError(
+                f"the class thresholds are for {fitted} templates and the gallery has {template} templates: fit them "
+                "again, or use the same template"
+            )
+        self._check_dimensions(dimensions, "the gallery")
+        places = self._places(as_labels(names))
+        missing = np.delete(self.classes_, places)
+        if len(missing):
+            raise InputError(
+                f"{str(missing[0])!r} has a class threshold and is not in the gallery: fit the class thresholds again "
+                "on this gallery"
+            )
+        return np.asarray(self.offsets_[places])
+
+    def _places(self, labels: NDArray[Any]) -> Places:
+        """(m,) the place of each label in ``classes_``; labels that were not enrolled are refused."""
+        known, wanted = comparable(self.classes_, labels)
         order = np.argsort(known)
         place = order[np.clip(np.searchsorted(known[order], wanted), 0, len(known) - 1)]
         unseen = wanted[known[place] != wanted]
@@ -338,21 +369,19 @@ class ClassThresholds(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
                 f"{str(unseen[0])!r} is not an enrolled class: thresholds exist for the {len(known):,} classes of the "
                 "gallery, so fit again with it"
             )
-        return augmented(vectors, -self.offsets_[place])
-
-    def augment_queries(self, embeddings: Any) -> Singles:
-        """(n, d + 1) the vectors to search that index with: [probe, 1], the probe scaled to length one."""
-        check_is_fitted(self)
-        return augmented(self._unit_vectors(embeddings, "embeddings"), 1.0)
+        return np.asarray(place)
 
     def _unit_vectors(self, embeddings: Any, name: str) -> Singles:
         vectors = unit_vectors(embeddings)
-        if vectors.shape[1] != self.n_features_in_:
-            raise InputError(
-                f"{name} has {vectors.shape[1]} dimensions, the gallery has {self.n_features_in_}: embeddings of the "
-                "same model are needed"
-            )
+        self._check_dimensions(vectors.shape[1], name)
         return vectors
+
+    def _check_dimensions(self, dimensions: int, name: str) -> None:
+        if dimensions != self.n_features_in_:
+            raise InputError(
+                f"{name} has {dimensions} dimensions, the gallery of the class thresholds {self.n_features_in_}: "
+                "embeddings of the same model are needed"
+            )
 
     # ----- files
 

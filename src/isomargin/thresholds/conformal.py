@@ -270,7 +270,7 @@ def promise_threshold(
 
 def where_classes_were(evaluation: Evaluation) -> str | None:
     """Return where the classes of equalized items were; None for plain similarities."""
-    if evaluation.equalizer is None:
+    if evaluation.equalizer is None or "own_class" not in evaluation.equalizer:  # class thresholds have no reference
         return None
     own_class = str(evaluation.equalizer["own_class"])
     if own_class == "own_neighbours":
