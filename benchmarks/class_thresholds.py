@@ -11,7 +11,7 @@ Ten items of each class are enrolled, drawn anew in each of the draws; mean temp
 - Omniglot, 64 principal components of the pixels of the background classes: 440 of the 659 test classes enrolled,
   known probes the rest of their images, unknown probes the others. The classes are drawn anew too.
 
-`--unknowns` names the settings of `ClassThresholds`; "given" is the mix ½ q99(negatives) + ¼ mean(positives), neither
+`--unknowns` names the settings of `ClassThresholds`; "given" is the mix ¼ q99.8(negatives) + ¼ mean(positives), neither
 chosen nor refused. The probes have no part in fitting. The threshold of each method is set on the unknown probes, at
 the largest acceptance whose FPIR does not exceed 5%. FNIR is the share of known probes whose own class is not accepted
 or not first. "Worst tenth" is the mean FNIR of the tenth of the classes in which it is highest, for each method its
@@ -117,7 +117,7 @@ def measure(draw: Draw, unknowns: str) -> dict[str, Any]:
     """Fit one enrolment, and compare it with one threshold."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that it refuses
-        given = {"shrink": 0, "weights": (0.5, 0.25)} if unknowns == "given" else {"unknowns": unknowns}
+        given = {"shrink": 0, "weights": (0.25, 0.25)} if unknowns == "given" else {"unknowns": unknowns}
         fitted = im.ClassThresholds(**given).fit(draw.gallery, draw.labels)
     own = np.searchsorted(fitted.classes_, draw.known_labels)
     known, unknown = draw.known @ fitted.templates_.T, draw.unknown @ fitted.templates_.T
