@@ -229,7 +229,7 @@ def test_numbers_are_used_whatever_the_verdict():
 
 
 def test_more_confidence_widens_the_interval_and_refuses_more():
-    data = crowded(common=(0.0, 4.0))
+    data = crowded()
     loose, strict = fitted(*data, folds=5), fitted(*data, folds=5, confidence=0.999)
     assert loose.verdict_.gain.value == strict.verdict_.gain.value
     assert loose.verdict_.worth_it

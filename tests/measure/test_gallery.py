@@ -151,7 +151,7 @@ def test_the_pass_in_tiles_agrees_with_the_exact_one(template, equalized, monkey
     assert tiled.at_fpir(0.05).fnir == pytest.approx(exact.at_fpir(0.05).fnir, abs=1e-9)
 
 
-@pytest.mark.parametrize("sides", ["both", "template"])
+@pytest.mark.parametrize("sides", ["both", "template", "probe"])
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_an_equalizer_shifts_templates_and_on_both_sides_probes(sides):
     items, enrolled, probes, labels = draw(seed=5)
@@ -165,8 +165,8 @@ def test_an_equalizer_shifts_templates_and_on_both_sides_probes(sides):
     weight, constant = equalizer.weight_, equalizer.offset_
 
     def add(probe, name, _):
-        probe_part = -weight * of_probe[probe] + constant / 2 if sides == "both" else 0.0
-        return probe_part - weight * of_class[name] + constant / 2
+        probe_part = -weight * of_probe[probe] + constant / 2 if sides != "template" else 0.0
+        return probe_part + (-weight * of_class[name] + constant / 2 if sides != "probe" else 0.0)
 
     classes, found = definition.compare(items, enrolled.tolist(), probes, labels.tolist(), "mean", add=add)
     check(evaluation, classes, found, tolerance=2e-6)  # an equalizer keeps its vectors in float32

@@ -43,7 +43,7 @@ Sides = Annotated[
     str,
     typer.Option(
         help="With --gallery and --equalizer: both to equalize probes and templates (for verification), template for "
-        "templates alone (for identification)."
+        "templates alone (for identification), probe for probes alone (for identification, beside --class-thresholds)."
     ),
 ]
 ClassThresholdsFile = Annotated[

@@ -187,7 +187,7 @@ def equalized_by(equalizer: Mapping[str, Any]) -> str:
         return shifted
     first, last = equalizer["skip"] + 1, equalizer["skip"] + equalizer["neighbours"]
     new = ", classes as new" if equalizer.get("own_class") == "left_out" and equalizer["method"] == "local" else ""
-    side = ", templates alone" if equalizer.get("sides") == "template" else ""
+    side = {"template": ", templates alone", "probe": ", probes alone"}.get(equalizer.get("sides", ""), "")
     return f"equalized by neighbours {first} to {last}{new}{side}" + (f"; {shifted}" if shifted else "")
 
 

@@ -7,7 +7,7 @@ those of identification (1:N, with unknown probes).
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from isomargin.measure.settings import EpsilonForm, MeanCurve, Settings, Utility
 from isomargin.measure.statistics.gallery_noise import class_share, probe_noise
 from isomargin.measure.statistics.item_noise import choose_levels
 
-Sides = Literal["both", "template"]
+Sides = Literal["both", "template", "probe"]
 
 
 class HasClassOffsets(Protocol):
@@ -103,8 +103,9 @@ def evaluate_gallery(
         equalizer: a fitted `isomargin.Equalizer`, to measure equalized similarities. An equalizer of mean templates is
             fitted on the templates (`isomargin.make_templates`); an item left out keeps the shift of its class's whole
             template.
-        sides: where an equalizer's shifts are added: to probes and templates (``"both"``, for verification), or to
-            templates alone (``"template"``, for identification: a probe's own shift raises unknown probes too).
+        sides: where an equalizer's shifts are added: to probes and templates (``"both"``, for verification), to
+            templates alone (``"template"``, for identification), or to probes alone (``"probe"``, for identification
+            beside class thresholds, which correct the templates).
         class_thresholds: a fitted `isomargin.ClassThresholds` of the same classes and kind of templates, to measure
             similarities minus the offset of the class; one threshold then stands for one per class. Beside an
             equalizer both are applied. An item left out keeps the offset of its whole class.
@@ -144,7 +145,7 @@ def evaluate_gallery(
     >>> evaluation = im.evaluate_gallery(items[enrolled], labels[enrolled], items[~enrolled], labels[~enrolled])
     >>> point = evaluation.at_fpir(0.05)
     >>> round(point.fpir, 2), round(point.fnir, 2), round(point.misidentified, 2)
-    (0.05, 0.15, 0.0)
+    (0.05, 0.4, 0.01)
     """
     settings = Settings.from_values(
         far=far,
@@ -163,7 +164,7 @@ def evaluate_gallery(
         map_at_r=False,
     )
     check_margin(margin)
-    checks.one_of(sides, "sides", ("both", "template"))
+    checks.one_of(sides, "sides", get_args(Sides))
     if threads is not None:
         checks.whole(threads, "threads")
     check_probes(probes, probe_labels, leave_one_out)
@@ -220,17 +221,15 @@ def shift(
     sides: Sides,
 ) -> GalleryData:
     """Add an equalizer's shifts to the similarities of probes and templates."""
-    if data.template == "mean":
-        rows = equalizer.shifts(data.rows, gallery_ids)
-        row_values = rows.values
-    else:
-        rows = equalizer.shifts(gallery, gallery_ids)
-        row_values = rows.values[data.item_order]
-    probe_values = np.zeros(len(data.probes))
-    if sides == "both":
+    row_values, probe_values = np.zeros(len(data.rows)), np.zeros(len(data.probes))
+    if sides != "probe":
+        found = equalizer.shifts(data.rows if data.template == "mean" else gallery, gallery_ids)
+        row_values = found.values if data.template == "mean" else found.values[data.item_order]
+    if sides != "template":
         own_ids = gallery_ids if data.own_row is not None and data.template != "mean" else probe_ids
-        probe_values = equalizer.shifts(probes, own_ids).values[data.probe_order]
-    return data.with_shifts(probe_values, row_values, rows.axis)
+        found = equalizer.shifts(probes, own_ids)
+        probe_values = found.values[data.probe_order]
+    return data.with_shifts(probe_values, row_values, found.axis)
 
 
 def subtract_offsets(data: GalleryData, class_thresholds: HasClassOffsets) -> GalleryData:
