@@ -1,6 +1,7 @@
 """``ClassThresholds`` against loops that share no code with it, and what its users rely on."""
 
 import json
+import math
 import warnings
 
 import numpy as np
@@ -10,7 +11,7 @@ import isomargin as im
 from isomargin.equalize.class_offsets import quantiles_of_others
 
 SIZES = [2, 3, 5, 9, 4, 6, 7, 2, 3, 8, 5, 6, 1]
-MIX = {"shrink": 0.3, "weights": (0.5, 0.25)}  # the quantile is then 99%
+MIX = {"shrink": 0.3, "weights": (0.5, 0.25)}
 
 
 def uneven_sizes():
@@ -74,7 +75,7 @@ def parts(classes, template):
     quantiles, positives = {}, {}
     for name, members in classes.items():
         negatives = [similarity(x, members, template) for other in classes if other != name for x in classes[other]]
-        quantiles[name] = float(np.quantile(negatives, 0.99))
+        quantiles[name] = float(np.quantile(negatives, 0.998))
         if len(members) > 1:
             positives[name] = mean_positive(members, template)
     common = [np.mean([quantiles[name] for name in positives]), np.mean([positives[name] for name in positives])]
@@ -148,13 +149,13 @@ def test_quantiles_leave_out_the_own_class_and_others():
     generator = np.random.default_rng(0)
     values, class_of = generator.normal(size=(3, 50)).astype(np.float32), generator.integers(6, size=50)
     left_out = np.array([[False] * 6, [False, True, True, False, False, False], [True] * 6])
-    quantiles = np.array([0.5, 0.9, 0.998])
-    found = quantiles_of_others(values, np.argsort(-values), class_of, np.array([0, 1, 5]), left_out, quantiles)
-    assert np.isnan(found[2]).all()
-    for trial in range(2):
-        for row, own in enumerate((0, 1, 5)):
-            counted = [v for v, c in zip(values[row], class_of, strict=True) if c != own and not left_out[trial, c]]
-            assert found[trial, :, row] == pytest.approx(np.quantile(counted, quantiles), abs=1e-6)
+    for quantile in (0.0, 0.5, 0.9, 0.998, 1.0):
+        found = quantiles_of_others(values, np.argsort(-values), class_of, np.array([0, 1, 5]), left_out, quantile)
+        assert np.isnan(found[2]).all()
+        for trial in range(2):
+            for row, own in enumerate((0, 1, 5)):
+                counted = [v for v, c in zip(values[row], class_of, strict=True) if c != own and not left_out[trial, c]]
+                assert found[trial, row] == pytest.approx(np.quantile(counted, quantile), abs=1e-6)
 
 
 def test_quantiles_do_not_depend_on_the_size_of_chunks(monkeypatch):
@@ -206,7 +207,18 @@ def test_a_refusal_warns_with_the_numbers_and_keeps_them():
         found = im.ClassThresholds(folds=5).fit(*alike())
     assert found.record()["worth_it"] is False
     assert (found.mix_.negative_weight, found.mix_.positive_weight) == (0, 0)
-    assert len(found.scores_) > 10  # all mixes and one threshold, and what they did
+    assert len(found.scores_) == 6  # all mixes and one threshold, and what they did
+
+
+def test_the_mix_is_the_mean_of_those_that_do_well():
+    found = fitted(*crowded(), unknowns="random", folds=5)
+    assert found.verdict_.worth_it
+    rates = {(row.negative_weight, row.positive_weight): row.fnir for row in found.scores_.itertuples()}
+    width = 0.01 * rates.pop((0, 0))
+    counts = {weights: math.exp(-(rate - min(rates.values())) / width) for weights, rate in rates.items()}
+    for place, weight in enumerate((found.mix_.negative_weight, found.mix_.positive_weight)):
+        expected = sum(count * weights[place] for weights, count in counts.items()) / sum(counts.values())
+        assert weight == pytest.approx(expected, abs=1e-6)
 
 
 def test_numbers_are_used_whatever_the_verdict():
@@ -217,7 +229,7 @@ def test_numbers_are_used_whatever_the_verdict():
 
 
 def test_more_confidence_widens_the_interval_and_refuses_more():
-    data = crowded(common=(0.0, 4.0))
+    data = crowded()
     loose, strict = fitted(*data, folds=5), fitted(*data, folds=5, confidence=0.999)
     assert loose.verdict_.gain.value == strict.verdict_.gain.value
     assert loose.verdict_.worth_it
@@ -307,7 +319,7 @@ def test_templates_of_unknown_classes_are_refused():
         found.augment(ROWS[:1], [77])
     with pytest.raises(im.InputError, match="templates has 5 rows, the gallery 12 templates"):
         found.augment(ROWS[:5])
-    with pytest.raises(im.InputError, match="embeddings has 3 dimensions, the gallery has 12"):
+    with pytest.raises(im.InputError, match="embeddings has 3 dimensions, the gallery of the class thresholds 12"):
         found.augment_queries(np.ones((2, 3)))
 
 

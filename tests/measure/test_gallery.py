@@ -151,7 +151,7 @@ def test_the_pass_in_tiles_agrees_with_the_exact_one(template, equalized, monkey
     assert tiled.at_fpir(0.05).fnir == pytest.approx(exact.at_fpir(0.05).fnir, abs=1e-9)
 
 
-@pytest.mark.parametrize("sides", ["both", "template"])
+@pytest.mark.parametrize("sides", ["both", "template", "probe"])
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_an_equalizer_shifts_templates_and_on_both_sides_probes(sides):
     items, enrolled, probes, labels = draw(seed=5)
@@ -165,12 +165,68 @@ def test_an_equalizer_shifts_templates_and_on_both_sides_probes(sides):
     weight, constant = equalizer.weight_, equalizer.offset_
 
     def add(probe, name, _):
-        probe_part = -weight * of_probe[probe] + constant / 2 if sides == "both" else 0.0
-        return probe_part - weight * of_class[name] + constant / 2
+        probe_part = -weight * of_probe[probe] + constant / 2 if sides != "template" else 0.0
+        return probe_part + (-weight * of_class[name] + constant / 2 if sides != "probe" else 0.0)
 
     classes, found = definition.compare(items, enrolled.tolist(), probes, labels.tolist(), "mean", add=add)
     check(evaluation, classes, found, tolerance=2e-6)  # an equalizer keeps its vectors in float32
     assert evaluation.equalizer["sides"] == sides
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_class_thresholds_are_subtracted_on_the_side_of_the_templates(template):
+    items, enrolled, probes, labels = draw(seed=6)
+    fitted = im.ClassThresholds(shrink=0.3, weights=(0.5, 0.25), template=template).fit(items, enrolled)
+    offsets = dict(zip(fitted.classes_.tolist(), fitted.offsets_.tolist(), strict=True))
+    assert len(set(offsets.values())) > 5
+    options = {"template": template, "class_thresholds": fitted, **RANGE}
+    evaluation = im.evaluate_gallery(items, enrolled, probes, labels, **options)
+    rows = (items, enrolled.tolist(), probes, labels.tolist(), template)
+    check(evaluation, *definition.compare(*rows, add=lambda probe, name, item: -offsets[name]))
+    assert evaluation.equalizer == {
+        "class_thresholds": fitted.record(),
+        "sides": "template",
+        "digest": fitted.record()["digest"],
+    }
+    again = im.evaluate_gallery(items, enrolled, leave_one_out=True, **options)
+    rows = (items, enrolled.tolist(), None, None, template, True)
+    classes, found = definition.compare(*rows, add=lambda probe, name, item: -offsets[name])
+    expected = definition.consistency(classes, found, RANGE["far"], RANGE["grid"], RANGE["target_far"])
+    np.testing.assert_allclose([again.opis, again.target.frr], [expected.opis, expected.frr], atol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_an_equalizer_and_class_thresholds_add_up():
+    items, enrolled, probes, labels = draw(seed=6)
+    fitted = im.ClassThresholds(shrink=0.3, weights=(0.5, 0.25)).fit(items, enrolled)
+    templates, _ = im.make_templates(items, enrolled)
+    equalizer = im.Equalizer(neighbours=3, skip=0).fit(templates)
+    shifts = equalizer.shifts(templates).values - fitted.offsets_
+    options = {"equalizer": equalizer, "sides": "template", "class_thresholds": fitted, **RANGE}
+    evaluation = im.evaluate_gallery(items, enrolled, probes, labels, **options)
+    rows = (items, enrolled.tolist(), probes, labels.tolist(), "mean")
+    check(evaluation, *definition.compare(*rows, add=lambda probe, name, item: shifts[name]), tolerance=2e-6)
+    digests = {evaluation.equalizer["digest"], fitted.record()["digest"], equalizer.record()["digest"]}
+    assert len(digests) == 3
+
+
+def test_class_thresholds_of_another_gallery_are_refused():
+    items, enrolled, probes, labels = draw(seed=6)
+    fitted = im.ClassThresholds(shrink=0, weights=(0.5, 0.25)).fit(items, enrolled)
+
+    def evaluate(gallery, of, template="mean"):
+        im.evaluate_gallery(gallery, of, probes, labels, template=template, class_thresholds=fitted, **RANGE)
+
+    with pytest.raises(im.InputError, match="'14' is not an enrolled class: thresholds exist for the 12 classes"):
+        evaluate(items, np.where(enrolled == 3, 14, enrolled))
+    with pytest.raises(im.InputError, match="'3' has a class threshold and is not in the gallery: fit the class"):
+        evaluate(items[enrolled != 3], enrolled[enrolled != 3])
+    with pytest.raises(im.InputError, match="are for mean templates and the gallery has max templates"):
+        evaluate(items, enrolled, "max")
+    other = im.ClassThresholds(shrink=0, weights=(0.5, 0.25)).fit(items[:, :5], enrolled)
+    with pytest.raises(im.InputError, match="the gallery has 8 dimensions, the gallery of the class thresholds 5"):
+        im.evaluate_gallery(items, enrolled, probes, labels, class_thresholds=other, **RANGE)
 
 
 @pytest.mark.skipif(not DATA.exists(), reason="CLINC is not in shared/data")

@@ -13,6 +13,7 @@ from isomargin import __version__
 from isomargin.cli import (
     adapting,
     checking,
+    class_thresholds,
     demo,
     equalizing,
     figures,
@@ -57,6 +58,7 @@ for command in (
     measuring.evaluate,
     galleries.templates,
     equalizing.equalize,
+    class_thresholds.class_thresholds,
     thresholds.threshold,
     thresholds.transfer,
     checking.check,

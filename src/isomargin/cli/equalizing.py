@@ -162,7 +162,7 @@ def read_unlabelled(path: Path, embeddings_key: str) -> tuple[Any, Any]:
     from isomargin.core.labels import as_ids
     from isomargin.io.formats import read_vectors
 
-    if kind_of(path) in ("card", "equalizer", "evaluation"):
+    if kind_of(path) not in ("embeddings", "run"):
         raise InputError(f"{path} contains no embeddings: give a file of embeddings, or the folder of a run")
     if kind_of(path) == "run":
         found = open_embeddings(path)

@@ -56,7 +56,15 @@ Sides = Annotated[
     str,
     typer.Option(
         help="With --gallery and --equalizer: both to equalize probes and templates (for verification), template for "
-        "templates alone (for identification)."
+        "templates alone (for identification), probe for probes alone (for identification, beside --class-thresholds)."
+    ),
+]
+ClassThresholdsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--class-thresholds",
+        help="With --gallery: class thresholds that `isomargin class-thresholds` wrote for this gallery. Similarities "
+        "are measured minus the offset of the class.",
     ),
 ]
 Margin = Annotated[
@@ -87,6 +95,8 @@ class GalleryOptions:
     """Where an equalizer's shifts are added."""
     margin: float = 0.0
     """By how much the first class must exceed the second."""
+    class_thresholds: Path | None = None
+    """File of class thresholds of the gallery."""
 
     @property
     def wanted(self) -> bool:
@@ -101,6 +111,7 @@ class GalleryOptions:
                 "--template": self.template != "mean",
                 "--sides": self.sides != "both",
                 "--margin": self.margin != 0,
+                "--class-thresholds": self.class_thresholds is not None,
             }
             if unused := [name for name, value in given.items() if value]:
                 raise InputError(f"{unused[0]} concerns a gallery: give --gallery or --leave-one-out, or leave it out")
@@ -116,6 +127,7 @@ class GalleryOptions:
         words = [] if self.gallery is None else ["--gallery", str(self.gallery)]
         words += [] if self.labels is None else ["--gallery-labels", str(self.labels)]
         words += ["--leave-one-out"] if self.leave_one_out else []
+        words += [] if self.class_thresholds is None else ["--class-thresholds", str(self.class_thresholds)]
         return words + ([] if self.template == "mean" else ["--template", self.template])
 
 
@@ -123,12 +135,15 @@ def evaluate_with_gallery(
     embeddings: "EmbeddingSet", options: ReadOptions, gallery: GalleryOptions, **settings: Any
 ) -> "Evaluation":
     """Evaluate embeddings as probes of a gallery, or as a gallery whose items are left out one at a time."""
+    from isomargin.equalize.class_thresholds import ClassThresholds
     from isomargin.measure.gallery import evaluate_gallery
 
+    path = gallery.class_thresholds
     how: dict[str, Any] = {
         "template": gallery.template,
         "equalizer": options.equalizer,
         "sides": gallery.sides,
+        "class_thresholds": None if path is None else ClassThresholds.load(path),
         "margin": gallery.margin,
         **settings,
     }

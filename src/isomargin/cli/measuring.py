@@ -9,6 +9,7 @@ import typer
 
 from isomargin.cli.common import check_writable, show, writing
 from isomargin.cli.galleries import (
+    ClassThresholdsFile,
     GalleryFile,
     GalleryLabels,
     GalleryOptions,
@@ -68,6 +69,7 @@ def evaluate(
     template: TemplateOption = "mean",
     leave_one_out: LeaveOneOut = False,
     sides: Sides = "both",
+    class_thresholds: ClassThresholdsFile = None,
     margin: Margin = 0.0,
     target_fpir: TargetFpir = 5e-2,
     far: Annotated[
@@ -190,12 +192,13 @@ def evaluate(
     if resample != "classes" and not intervals:
         raise InputError("--resample needs --intervals: give both, or neither")
     check_writable(output, ".json")
-    if output is not None and equalizer is not None and output.resolve() == equalizer.resolve():
-        raise InputError(f"{output} is the equalizer: choose another name for --output")
+    for name, given in {"the equalizer": equalizer, "the file of class thresholds": class_thresholds}.items():
+        if output is not None and given is not None and output.resolve() == given.resolve():
+            raise InputError(f"{output} is {name}: choose another name for --output")
     check_writable(per_class, ".csv")
     check_writable(report, ".html")
     check_worst_by(worst_by)
-    gallery_options = GalleryOptions(gallery, gallery_labels, template, leave_one_out, sides, margin)
+    gallery_options = GalleryOptions(gallery, gallery_labels, template, leave_one_out, sides, margin, class_thresholds)
     gallery_options.check({
         "new_classes": new_classes,
         "exact": exact,

@@ -1,4 +1,4 @@
-"""Open a path given on the command line: embeddings, an evaluation, the folder of a run, a card or an equalizer.
+"""Open a path given on the command line: embeddings, evaluations, runs, cards, equalizers and class thresholds.
 
 This is the only module that tells them apart. It also defines the options for reading embeddings. It does not import
 torch.
@@ -56,7 +56,7 @@ NewClasses = Annotated[
     ),
 ]
 
-Kind = Literal["embeddings", "evaluation", "run", "card", "equalizer"]
+Kind = Literal["embeddings", "evaluation", "run", "card", "equalizer", "class thresholds"]
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,8 @@ def kind_of(path: Path) -> Kind:
         return "embeddings"
     if is_of_kind(path, "equalizer"):
         return "equalizer"
+    if is_of_kind(path, "class thresholds"):
+        return "class thresholds"
     return "card" if is_card(path) else "evaluation"
 
 
@@ -179,6 +181,11 @@ def open_evaluation(path: Path, options: ReadOptions = AS_USUAL) -> "Evaluation"
             raise InputError(
                 f"{path} is an equalizer: give embeddings, an evaluation or a run; evaluate, threshold, transfer and "
                 "report take it with --equalizer"
+            )
+        case "class thresholds":
+            raise InputError(
+                f"{path} has class thresholds: give embeddings, an evaluation or a run; evaluate takes it with "
+                "--gallery and --class-thresholds"
             )
     return evaluate_embeddings(path, open_embeddings(path, options), options)
 

@@ -181,13 +181,14 @@ def costs(name: str, evaluation: "Evaluation") -> str:
 
 
 def equalized_by(equalizer: Mapping[str, Any]) -> str:
-    """Describe an equalizer in a few words."""
+    """Describe an equalizer, class thresholds, or both in a few words."""
+    shifted = "shifted by class thresholds" if "class_thresholds" in equalizer else ""
     if "neighbours" not in equalizer:
-        return "shifted by class thresholds"
+        return shifted
     first, last = equalizer["skip"] + 1, equalizer["skip"] + equalizer["neighbours"]
     new = ", classes as new" if equalizer.get("own_class") == "left_out" and equalizer["method"] == "local" else ""
-    side = ", templates alone" if equalizer.get("sides") == "template" else ""
-    return f"equalized by neighbours {first} to {last}{new}{side}"
+    side = {"template": ", templates alone", "probe": ", probes alone"}.get(equalizer.get("sides", ""), "")
+    return f"equalized by neighbours {first} to {last}{new}{side}" + (f"; {shifted}" if shifted else "")
 
 
 def chance_rows(score: "Score", evaluation: "Evaluation") -> list[tuple[str, str]]:

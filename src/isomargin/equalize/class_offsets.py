@@ -7,6 +7,7 @@ enrolled.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,21 +18,45 @@ from numpy.typing import NDArray
 from isomargin.equalize.enrolled import Enrolled, Places, Positives
 from isomargin.equalize.rows import Floats
 
+QUANTILE = 0.998  # of the negatives
+
 
 class Mix(NamedTuple):
     """How an offset is composed."""
 
-    quantile: float
-    """The quantile of the negatives' similarities to the class."""
     negative_weight: float
-    """The weight of that quantile."""
+    """The weight of the quantile of the negatives' similarities to the class."""
     positive_weight: float
     """The weight of the mean similarity of the class's items to the class without them."""
     shrink: float
     """By how much the offset of a class of two items is shrunk towards 0."""
 
+    @property
+    def words(self) -> str:
+        """The mix in words.
 
-ONE_THRESHOLD = Mix(0.99, 0.0, 0.0, 0.0)
+        >>> Mix(0.5, 0.25, 0.0).words
+        'weight 0.5 of the 99.8% quantile of the negatives, 0.25 of the mean of the positives, shrinkage 0'
+        """
+        return (
+            f"weight {self.negative_weight:.3g} of the {100 * QUANTILE:g}% quantile of the negatives, "
+            f"{self.positive_weight:.3g} of the mean of the positives, shrinkage {self.shrink:.3g}"
+        )
+
+
+ONE_THRESHOLD = Mix(0.0, 0.0, 0.0)
+
+
+def mean_mix(mixes: Sequence[Mix], rates: Floats, width: float) -> Mix:
+    """Average mixes by how low their rates are: one that is higher than the lowest by ``width`` counts 1/e as much.
+
+    The lowest of several similar rates is so by chance; the mean does not depend on which.
+
+    >>> mean_mix([Mix(0.25, 0.25, 0.0), Mix(0.5, 0.25, 0.0), Mix(1.0, 0.0, 0.0)], np.array([0.4, 0.4, 0.5]), 0.004)
+    Mix(negative_weight=0.375, positive_weight=0.25, shrink=0.0)
+    """
+    weights = np.exp(-(rates - rates.min()) / max(width, 1e-12))
+    return Mix(*(round(float(value), 6) for value in np.average(np.array(mixes), axis=0, weights=weights)))
 
 
 @dataclass(frozen=True)
@@ -42,8 +67,8 @@ class ClassParts:
     """(classes,) which are."""
     sizes: Places
     """(classes,) number of items."""
-    quantiles: dict[float, Floats]
-    """By quantile, (classes,) that quantile of the negatives' similarities; NaN for a class without negatives."""
+    quantiles: Floats
+    """(classes,) the quantile of the negatives' similarities; NaN for a class without negatives."""
     positives: Floats
     """(classes,) mean similarity of the items to the class without them; NaN for a class of one item."""
 
@@ -64,7 +89,7 @@ class ClassParts:
         usual = self.enrolled & (self.sizes > 1)
         offsets = np.zeros(len(classes))
         parts = (
-            (mix.negative_weight, self.quantiles[mix.quantile][classes], self.quantiles[mix.quantile]),
+            (mix.negative_weight, self.quantiles[classes], self.quantiles),
             (mix.positive_weight, positives, self.positives),
         )
         for weight, values, of_all in parts:
@@ -86,30 +111,25 @@ def kept_share(compared: Places, shrink: float) -> Floats:
     return np.asarray(reliable / np.maximum(reliable + shrink, 1e-12) * (compared > 0))
 
 
-def negative_quantiles(
-    gallery: Enrolled, rows: Places, held_out: list[NDArray[np.bool_]], quantiles: tuple[float, ...]
-) -> list[dict[float, Floats]]:
-    """Compute the quantiles of other classes' similarities to each class.
+def negative_quantiles(gallery: Enrolled, rows: Places, held_out: NDArray[np.bool_]) -> Floats:
+    """Compute the quantile of other classes' similarities to each class.
 
     Args:
         gallery: the enrolled classes.
         rows: (m,) the items that serve as negatives.
-        held_out: for each element of the result, (classes,) whether the items of a class do not serve.
-        quantiles: which.
+        held_out: (trials, classes) whether the items of a class do not serve.
 
     Returns:
-        for each element of ``held_out``, by quantile, (classes,) the quantiles; NaN where there is no negative.
+        (trials, classes) the quantiles; NaN where there is no negative.
     """
-    found = np.empty((len(held_out), len(quantiles), len(gallery.names)))
-    probes, class_of, left_out = gallery.vectors[rows], gallery.class_of[rows], np.array(held_out)
+    found = np.empty(held_out.shape)
+    probes, class_of = gallery.vectors[rows], gallery.class_of[rows]
     for classes in gallery.chunks():
         similarities = np.ascontiguousarray(gallery.similarities(probes, classes).T)  # (classes of the chunk, m)
         order = np.argsort(-similarities, axis=1)
         numbers = np.arange(classes.start, classes.stop)
-        found[:, :, classes] = quantiles_of_others(
-            similarities, order, class_of, numbers, left_out, np.array(quantiles, np.float64)
-        )
-    return [dict(zip(quantiles, values, strict=True)) for values in found]
+        found[:, classes] = quantiles_of_others(similarities, order, class_of, numbers, held_out, QUANTILE)
+    return found
 
 
 @njit(nogil=True, cache=True)
@@ -119,23 +139,22 @@ def quantiles_of_others(
     class_of: Places,
     own: Places,
     left_out: NDArray[np.bool_],
-    quantiles: Floats,
+    quantile: float,
 ) -> Floats:
-    """Compute quantiles of each row's values, interpolated linearly, while some classes are left out.
+    """Compute a quantile of each row's values, interpolated linearly, while some classes are left out.
 
     Args:
         values: (rows, m) similarities.
-        order: (rows, m) the places of the largest first, which are sorted once for all quantiles.
+        order: (rows, m) the places of the largest first, which are sorted once for all trials.
         class_of: (m,) the class of each column.
         own: (rows,) the class of each row, whose columns do not count.
         left_out: (trials, classes) whether the columns of a class do not count.
-        quantiles: (q,) which.
+        quantile: which.
 
     Returns:
-        (trials, q, rows) the quantiles; NaN where no column counts.
+        (trials, rows) the quantiles; NaN where no column counts.
     """
-    found = np.full((len(left_out), len(quantiles), len(values)), np.nan)
-    counted = np.zeros(values.shape[1])
+    found = np.full((len(left_out), len(values)), np.nan)
     for trial in range(len(left_out)):
         for row in range(len(values)):
             total = 0
@@ -143,19 +162,18 @@ def quantiles_of_others(
                 total += class_of[column] != own[row] and not left_out[trial, class_of[column]]
             if total == 0:
                 continue
-            needed = min(total, int((1 - quantiles.min()) * (total - 1)) + 2)
-            length = 0
+            place = (1 - quantile) * (total - 1)  # from the largest
+            above = min(int(place + 1e-9), total - 1)
+            below = min(above + 1, total - 1)
+            seen, upper = 0, 0.0
             for column in order[row]:
                 if class_of[column] != own[row] and not left_out[trial, class_of[column]]:
-                    counted[length] = values[row, column]
-                    length += 1
-                    if length == needed:
+                    if seen == above:
+                        upper = values[row, column]
+                    if seen == below:
+                        found[trial, row] = upper + (place - above) * (values[row, column] - upper)
                         break
-            for number in range(len(quantiles)):
-                place = (1 - quantiles[number]) * (total - 1)  # from the largest
-                above = min(int(place + 1e-9), total - 1)
-                below = min(above + 1, total - 1)
-                found[trial, number, row] = counted[above] + (place - above) * (counted[below] - counted[above])
+                    seen += 1
     return found
 
 

@@ -26,8 +26,8 @@ from isomargin.core.json_values import array_digest, digest
 from isomargin.core.labels import as_labels, labels_of_rows
 from isomargin.core.text import percent
 from isomargin.equalize import saving
-from isomargin.equalize.class_offsets import ONE_THRESHOLD, ClassParts, Mix
-from isomargin.equalize.class_trials import Kind, Trials, random_groups, related_groups, run_trials
+from isomargin.equalize.class_offsets import ONE_THRESHOLD, QUANTILE, ClassParts, Mix, mean_mix
+from isomargin.equalize.class_trials import Folds, Kind, Trials, random_groups, related_groups
 from isomargin.equalize.enrolled import Enrolled, Places, Template
 from isomargin.equalize.equalizer import augmented
 from isomargin.equalize.rows import Floats, Singles, comparable, unit_vectors
@@ -38,10 +38,9 @@ if TYPE_CHECKING:
 
 Unknowns = Literal["both", "random", "related"]
 
-QUANTILES = (0.5, 0.99, 0.998)  # of the negatives
-USUAL_QUANTILE = 0.99
 WEIGHTS = ((0.25, 0.25), (0.5, 0.25), (0.5, 0.5), (0.5, 0.0), (1.0, 0.0))  # of negatives and of positives
 SHRINKS = (0.0, 0.5, 0.8)
+WIDTH = 0.01  # a mix whose FNIR is higher than the best by this share of that with one threshold counts 1/e as much
 MOST_PROBES = 6000  # more cost time and add little
 MOST_NEGATIVES = 10_000
 MOST_PRODUCTS = 60_000_000  # of items with classes: with many classes, fewer items serve
@@ -90,17 +89,18 @@ class ClassThresholds(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
 
     .. math:: o_c = k_c \left( a\,(q_c - \bar q) + b\,(p_c - \bar p) \right)
 
-    :math:`q_c` is a high quantile of the similarities of other classes' items to the template of class c, and
+    :math:`q_c` is the 99.8% quantile of the similarities of other classes' items to the template of class c, and
     :math:`p_c` the mean similarity of its own items to the template of the others; both relative to their means over
     the classes. :math:`k_c` shrinks the offset towards 0 where few items are enrolled: it is the reliability of a
     mean of n - 1 items if that of one is 1 - shrink, and 0 for a class of one item, which keeps the common threshold.
 
-    The quantile, the weights a and b and the shrinkage are chosen by cross-validation: whole classes are left out of
-    the gallery, their items are the unknown probes, and the items of the other classes, each compared with its class
-    as if it were not enrolled, are the known probes. The mix with the lowest FNIR around ``fpir`` wins: its mean over
-    FPIRs from half to twice that, which is steadier than FNIR at one. For the verdict the classes of each fold are
-    judged with the mix that the other classes choose. If that is not better than one threshold by more than chance
-    explains, the fit refuses: it warns, all offsets are 0, and ``verdict_`` holds the numbers.
+    The weights a and b and the shrinkage are found by cross-validation: whole classes are left out of the gallery,
+    their items are the unknown probes, and the items of the other classes, each compared with its class as if it were
+    not enrolled, are the known probes. What counts is FNIR around ``fpir``, its mean over FPIRs from half to twice
+    that, which is steadier than FNIR at one. The mixes that were tried are averaged by how low theirs is. For the
+    verdict the classes of each fold are judged with the mix of the other classes. If that is not better than one
+    threshold by more than chance explains, the fit refuses: it warns, all offsets are 0, and ``verdict_`` holds the
+    numbers.
 
     A probe is accepted for class c if its similarity to the template is at least ``thresholds_[c]``, and classes are
     ranked by similarity minus offset. Both are what a search by inner product of `augment_queries` in `augment` gives
@@ -108,8 +108,8 @@ class ClassThresholds(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
 
     Args:
         shrink: ``"cv"``, or how far the offset of a class of two items is shrunk: 0 not at all, 1 to nothing.
-        weights: ``"cv"``, or the weights a and b. If the shrinkage is a number too, nothing is chosen, the quantile is
-            99%, and the offsets are used whatever the verdict.
+        weights: ``"cv"``, or the weights a and b. If the shrinkage is a number too, nothing is chosen, and the offsets
+            are used whatever the verdict.
         fpir: the false positive identification rate to choose at.
         template: ``"mean"``, the unit mean of a class's unit vectors; ``"max"`` or ``"each"``, the best enrolled item
             counts, and every item has a row of its own.
@@ -147,7 +147,7 @@ class ClassThresholds(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
     threshold_: float
     """The threshold common to all classes, for FPIR ``fpir`` among unknown probes like the classes left out."""
     mix_: Mix
-    """The mix in use; its weights are 0 if class thresholds were refused."""
+    """The mix in use, a mean of those in ``scores_``; its weights are 0 if class thresholds were refused."""
     verdict_: ClassVerdict | None
     """Whether class thresholds are worth it; None if there are too few items to tell and nothing was to be chosen."""
     digest_: str
@@ -198,30 +198,36 @@ class ClassThresholds(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         chosen_here = "cv" in (self.shrink, self.weights)
         if why_not and chosen_here:
             raise InputError(f"{why_not}, or give both shrink and weights as numbers, which are then not judged")
+        folds = Folds.of(enrolled, probes, negatives, groups, generator)
         self._mixes = [ONE_THRESHOLD, *self._candidates(enrolled)]
-        trials, parts = run_trials(enrolled, probes, negatives, groups, self._mixes, generator)
-        classes = len(enrolled.names)
-        rates = trials.all_rates(np.ones(classes, bool), self.fpir)
-        self._fnir = [] if why_not else rates.tolist()
-        self.verdict_ = None if why_not else self._verdict(trials, classes)
-        best = 1 + int(rates[1:].argmin())
+        tried = folds.run(self._mixes)
+        everything = np.ones(len(enrolled.names), bool)
+        self._fnir = [] if why_not else tried.all_rates(everything, self.fpir).tolist()
+        mixes = [self._mean_mix(tried, ~folds.classes_of(fold)) for fold in range(folds.folds)]
+        mixes = [ONE_THRESHOLD, self._mean_mix(tried, everything), *mixes]
+        trials = folds.run(mixes)
+        self.verdict_ = None if why_not else self._verdict(trials, len(enrolled.names))
+        used = 1
         if self.verdict_ is not None and chosen_here and not self.verdict_.worth_it:
-            best = 0
+            used = 0
             warnings.warn(self.verdict_.sentence, UserWarning, stacklevel=2)
-        return self._set(enrolled, trials, parts, best)
+        self.mix_ = mixes[used]
+        # Held-out unknowns see a part of the templates. FPIR grows at most in proportion to their number.
+        return self._set(enrolled, folds.parts[-1], trials.level(used, self.fpir * (1 - 1 / folds.folds)))
 
-    def _set(self, enrolled: Enrolled, trials: Trials, parts: ClassParts, best: int) -> Self:
-        """Set everything that `fit` finds."""
-        self.mix_ = self._mixes[best]
+    def _mean_mix(self, tried: Trials, kept: NDArray[np.bool_]) -> Mix:
+        """Average the mixes that do well on some of the (classes,)."""
+        rates = tried.all_rates(kept, self.fpir)
+        return mean_mix(self._mixes[1:], rates[1:], WIDTH * rates[0])
+
+    def _set(self, enrolled: Enrolled, parts: ClassParts, level: float) -> Self:
+        """Set the offsets and the threshold, which lies just above the level."""
         self.classes_, self.templates_ = enrolled.names, enrolled.templates
         self.template_labels_ = np.repeat(enrolled.names, np.diff(enrolled.template_starts))
         self.n_features_in_ = self.templates_.shape[1]
         self.offsets_ = parts.offsets(self.mix_)
-        # Held-out unknowns see a part of the templates. FPIR grows at most in proportion to their number.
-        share = 1 - 1 / trials.folds
-        level = trials.level(best, self.fpir * share)
         self.threshold_ = float(np.nextafter(np.float32(level), np.float32(np.inf)))
-        self._fit_settings = {"template": self.template, "fpir": float(self.fpir)}
+        self._fit_settings = {"template": self.template, "fpir": float(self.fpir), "quantile": QUANTILE}
         named = {"templates": array_digest(self.templates_), "offsets": array_digest(self.offsets_)}
         labels = {"labels": self.template_labels_.tolist(), "threshold": self.threshold_}
         self.digest_ = digest({**self._fit_settings, **self.mix_._asdict(), **named, **labels})
@@ -270,15 +276,12 @@ class ClassThresholds(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
 
     def _candidates(self, enrolled: Enrolled) -> list[Mix]:
         """List the mixes to try; where classes have the same size, shrinking all of them is left to the weights."""
-        quantiles = QUANTILES if "cv" in (self.weights, self.shrink) else (USUAL_QUANTILE,)
         weights = WEIGHTS if isinstance(self.weights, str) else (self.weights,)
         same_size = len(np.unique(enrolled.sizes)) == 1 and isinstance(self.weights, str)
         shrinks = ((0.0,) if same_size else SHRINKS) if isinstance(self.shrink, str) else (float(self.shrink),)
-        mixes = [
-            Mix(quantile if negative else USUAL_QUANTILE, float(negative), float(positive), shrink)
-            for quantile, (negative, positive), shrink in product(quantiles, weights, shrinks)
+        return [
+            Mix(float(negative), float(positive), shrink) for (negative, positive), shrink in product(weights, shrinks)
         ]
-        return list(dict.fromkeys(mixes))
 
     def _too_few(self, enrolled: Enrolled, probes: int) -> str | None:
         """Say why a gallery is too small for cross-validation; None if it is not."""
@@ -305,8 +308,9 @@ class ClassThresholds(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         return np.stack([kinds[kind] for kind in get_args(Kind) if self.unknowns in (kind, "both")])
 
     def _verdict(self, trials: Trials, classes: int) -> ClassVerdict:
-        """Judge the classes of each fold with the mix that the others choose."""
-        one, chosen, gain = trials.gain(classes, self.fpir, self.confidence, self.seed)
+        """Judge the classes of each fold with the mix of the other classes; it is the one after the first two."""
+        mixes = 2 + trials.fold_of[0]
+        one, chosen, gain = trials.gain(mixes, classes, self.fpir, self.confidence, self.seed)
         return ClassVerdict(self.fpir, one, chosen, gain, len(np.unique(trials.class_of)))
 
     # ----- for serving
@@ -329,7 +333,38 @@ class ClassThresholds(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
                 "of the rows"
             )
         wanted = self.template_labels_ if labels is None else labels_of_rows(labels, len(vectors))
-        known, wanted = comparable(self.classes_, wanted)
+        return augmented(vectors, -self.offsets_[self._places(wanted)])
+
+    def augment_queries(self, embeddings: Any) -> Singles:
+        """(n, d + 1) the vectors to search that index with: [probe, 1], the probe scaled to length one."""
+        check_is_fitted(self)
+        return augmented(self._unit_vectors(embeddings, "embeddings"), 1.0)
+
+    def offsets_for(self, names: Any, template: Template, dimensions: int) -> Floats:
+        """(classes,) the offsets of the classes of a gallery, in the order of ``names``, for `evaluate_gallery`.
+
+        Refused is a gallery of other classes, of templates that are made in another way, or of other dimensions.
+        """
+        check_is_fitted(self)
+        fitted = self._fit_settings["template"]
+        if (template == "mean") != (fitted == "mean"):
+            raise InputError(
+                f"the class thresholds are for {fitted} templates and the gallery has {template} templates: fit them "
+                "again, or use the same template"
+            )
+        self._check_dimensions(dimensions, "the gallery")
+        places = self._places(as_labels(names))
+        missing = np.delete(self.classes_, places)
+        if len(missing):
+            raise InputError(
+                f"{str(missing[0])!r} has a class threshold and is not in the gallery: fit the class thresholds again "
+                "on this gallery"
+            )
+        return np.asarray(self.offsets_[places])
+
+    def _places(self, labels: NDArray[Any]) -> Places:
+        """(m,) the place of each label in ``classes_``; labels that were not enrolled are refused."""
+        known, wanted = comparable(self.classes_, labels)
         order = np.argsort(known)
         place = order[np.clip(np.searchsorted(known[order], wanted), 0, len(known) - 1)]
         unseen = wanted[known[place] != wanted]
@@ -338,21 +373,19 @@ class ClassThresholds(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
                 f"{str(unseen[0])!r} is not an enrolled class: thresholds exist for the {len(known):,} classes of the "
                 "gallery, so fit again with it"
             )
-        return augmented(vectors, -self.offsets_[place])
-
-    def augment_queries(self, embeddings: Any) -> Singles:
-        """(n, d + 1) the vectors to search that index with: [probe, 1], the probe scaled to length one."""
-        check_is_fitted(self)
-        return augmented(self._unit_vectors(embeddings, "embeddings"), 1.0)
+        return np.asarray(place)
 
     def _unit_vectors(self, embeddings: Any, name: str) -> Singles:
         vectors = unit_vectors(embeddings)
-        if vectors.shape[1] != self.n_features_in_:
-            raise InputError(
-                f"{name} has {vectors.shape[1]} dimensions, the gallery has {self.n_features_in_}: embeddings of the "
-                "same model are needed"
-            )
+        self._check_dimensions(vectors.shape[1], name)
         return vectors
+
+    def _check_dimensions(self, dimensions: int, name: str) -> None:
+        if dimensions != self.n_features_in_:
+            raise InputError(
+                f"{name} has {dimensions} dimensions, the gallery of the class thresholds {self.n_features_in_}: "
+                "embeddings of the same model are needed"
+            )
 
     # ----- files
 
@@ -384,7 +417,7 @@ class ClassThresholds(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         mix = Mix(*(values[name] for name in Mix._fields))
         weights = (mix.negative_weight, mix.positive_weight)
         found = cls(mix.shrink, weights, values["fpir"], values["template"])
-        found._fit_settings = {"template": found.template, "fpir": found.fpir}
+        found._fit_settings = {name: values[name] for name in ("template", "fpir", "quantile")}
         found.mix_, found.threshold_, found.digest_ = mix, values["threshold"], values["digest"]
         found.classes_, found.offsets_ = as_labels(values["classes"]), np.array(values["offsets"])
         found.template_labels_ = np.repeat(found.classes_, values["rows"])

@@ -7,6 +7,7 @@ unknowns like the enrolled classes, or related classes together, which makes unk
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from isomargin.core.progress import progress_bar
 from isomargin.equalize.class_offsets import ClassParts, Mix, negative_quantiles, positives_without
-from isomargin.equalize.enrolled import NOTHING, Enrolled, Places
+from isomargin.equalize.enrolled import NOTHING, Enrolled, Places, Positives
 from isomargin.equalize.rows import Floats, Singles
 from isomargin.measure.statistics.intervals import Interval, percentile_interval
 
@@ -91,18 +92,10 @@ class Trials:
         weights, mixes = kept[None].astype(float), range(self.unknown.shape[2])
         return np.array([self.fnir(np.full(len(self.class_of), mix), weights, fpir)[0] for mix in mixes])
 
-    def nested_choice(self, classes: int, fpir: float) -> NDArray[np.int64]:
-        """(probes,) for the classes of each fold, the mix that is best on all other classes; mix 0 is not chosen."""
-        choice = np.zeros(len(self.class_of), np.int64)
-        for fold in range(self.folds):
-            inside = self.fold_of[0] == fold
-            kept = np.ones(classes, bool)
-            kept[self.class_of[inside]] = False
-            choice[inside] = 1 + self.all_rates(kept, fpir)[1:].argmin()
-        return choice
-
-    def gain(self, classes: int, fpir: float, confidence: float, seed: int) -> tuple[float, float, Interval]:
-        """Return FNIR with mix 0, with the mixes of `nested_choice`, and by how much it falls.
+    def gain(
+        self, mixes: NDArray[np.int64], classes: int, fpir: float, confidence: float, seed: int
+    ) -> tuple[float, float, Interval]:
+        """Return FNIR with mix 0, FNIR with the (probes,) mixes, and by how much it falls.
 
         The interval is a paired bootstrap: classes are drawn with replacement, as known and as unknown ones together.
         """
@@ -111,7 +104,7 @@ class Trials:
         weights = np.zeros((DRAWS + 1, classes))
         weights[0, present], weights[1:, present] = 1, drawn
         one = self.fnir(np.zeros(len(self.class_of), np.int64), weights, fpir)
-        chosen = self.fnir(self.nested_choice(classes, fpir), weights, fpir)
+        chosen = self.fnir(mixes, weights, fpir)
         gains = one - chosen
         return float(one[0]), float(chosen[0]), percentile_interval(float(gains[0]), gains[1:], confidence)
 
@@ -133,46 +126,71 @@ def weighted_level(scores: Singles, weights: Floats, fpir: float) -> Floats:
     return np.asarray(scores[last], np.float64)
 
 
-def run_trials(
-    gallery: Enrolled,
-    probes: Places,
-    negatives: Places,
-    groups: Places,
-    mixes: list[Mix],
-    generator: np.random.Generator,
-) -> tuple[Trials, ClassParts]:
-    """Score all probes in all folds with all mixes, and return what the offsets of the whole gallery consist of.
+@dataclass(frozen=True)
+class Folds:
+    """A gallery while the classes of each fold are left out; what mixes are tried on."""
 
-    Args:
-        gallery: the enrolled classes.
-        probes: (probes,) rows, in ascending order.
-        negatives: rows that serve as negatives.
-        groups: (kinds, classes) the fold in which each class is left out.
-        mixes: the mixes; the first is one threshold.
-        generator: draws the items of very large classes.
-    """
-    folds, class_of = int(groups.max()) + 1, gallery.class_of[probes]
-    held_out = [*(kind == fold for kind in groups for fold in range(folds)), np.zeros(len(gallery.names), bool)]
-    positives = gallery.positives(probes, generator)
-    found = negative_quantiles(gallery, negatives, held_out, tuple(sorted({mix.quantile for mix in mixes})))
-    parts = [
-        ClassParts(~left_out, gallery.sizes, quantiles, positives.mean)
-        for left_out, quantiles in zip(held_out, found, strict=True)
-    ]
-    offsets = np.array([[part.offsets(mix) for mix in mixes] for part in parts[:-1]], np.float32)
-    best = best_of_others(gallery, probes, offsets)
-    without = positives_without(positives, gallery.sizes, class_of)
-    fewer = gallery.sizes[class_of] - 2  # one item is left out, and counted are those beyond the first
-    own = np.empty_like(best)
-    for number, part in enumerate(parts[:-1]):
-        for mix, settings in enumerate(mixes):
-            own[:, number, mix] = positives.own - part.composed(settings, class_of, without, fewer)
-    known = np.where(own >= best, own, NOTHING)  # comparing NaN, of classes of one item, gives False
-    by_kind = (len(probes), len(groups), folds, len(mixes))
-    fold_of = groups[:, class_of]
-    best, known = (np.moveaxis(scores.reshape(by_kind), 1, 0) for scores in (best, known))
-    unknown = np.take_along_axis(best, fold_of[:, :, None, None], axis=2)[:, :, 0]
-    return Trials(unknown, known, fold_of, class_of, gallery.sizes[class_of] > 1), parts[-1]
+    gallery: Enrolled
+    """The enrolled classes."""
+    probes: Places
+    """(probes,) rows, in ascending order."""
+    groups: Places
+    """(kinds, classes) the fold in which each class is left out."""
+    positives: Positives
+    """The similarities of items to the rest of their own class."""
+    parts: list[ClassParts]
+    """What offsets are composed of, for each kind and fold, and last for the whole gallery."""
+
+    @classmethod
+    def of(
+        cls, gallery: Enrolled, probes: Places, negatives: Places, groups: Places, generator: np.random.Generator
+    ) -> Folds:
+        """Compute what offsets are composed of.
+
+        Args:
+            gallery: the enrolled classes.
+            probes: (probes,) rows, in ascending order.
+            negatives: rows that serve as negatives.
+            groups: (kinds, classes) the fold in which each class is left out.
+            generator: draws the items of very large classes.
+        """
+        held_out = [*(kind == fold for kind in groups for fold in range(int(groups.max()) + 1))]
+        held_out.append(np.zeros(len(gallery.names), bool))
+        positives = gallery.positives(probes, generator)
+        found = negative_quantiles(gallery, negatives, np.array(held_out))
+        parts = [
+            ClassParts(~left_out, gallery.sizes, quantiles, positives.mean)
+            for left_out, quantiles in zip(held_out, found, strict=True)
+        ]
+        return cls(gallery, probes, groups, positives, parts)
+
+    def classes_of(self, fold: int) -> NDArray[np.bool_]:
+        """(classes,) those that are left out in a fold of the first kind."""
+        return np.asarray(self.groups[0] == fold)
+
+    @property
+    def folds(self) -> int:
+        """Number of folds."""
+        return int(self.groups.max()) + 1
+
+    def run(self, mixes: Sequence[Mix]) -> Trials:
+        """Score all probes in all folds with all mixes."""
+        gallery, positives, parts = self.gallery, self.positives, self.parts[:-1]
+        class_of = gallery.class_of[self.probes]
+        offsets = np.array([[part.offsets(mix) for mix in mixes] for part in parts], np.float32)
+        best = best_of_others(gallery, self.probes, offsets)
+        without = positives_without(positives, gallery.sizes, class_of)
+        fewer = gallery.sizes[class_of] - 2  # one item is left out, and counted are those beyond the first
+        own = np.empty_like(best)
+        for number, part in enumerate(parts):
+            for mix, settings in enumerate(mixes):
+                own[:, number, mix] = positives.own - part.composed(settings, class_of, without, fewer)
+        known = np.where(own >= best, own, NOTHING)  # comparing NaN, of classes of one item, gives False
+        by_kind = (len(self.probes), len(self.groups), self.folds, len(mixes))
+        fold_of = self.groups[:, class_of]
+        best, known = (np.moveaxis(scores.reshape(by_kind), 1, 0) for scores in (best, known))
+        unknown = np.take_along_axis(best, fold_of[:, :, None, None], axis=2)[:, :, 0]
+        return Trials(unknown, known, fold_of, class_of, gallery.sizes[class_of] > 1)
 
 
 def best_of_others(gallery: Enrolled, probes: Places, offsets: Singles) -> Singles:

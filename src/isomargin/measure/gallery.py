@@ -7,17 +7,20 @@ those of identification (1:N, with unknown probes).
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 
 from isomargin.core import checks
 from isomargin.core.errors import InputError
+from isomargin.core.json_values import digest
 from isomargin.core.progress import progress_bar
 from isomargin.measure.evaluate import EqualizesSimilarity
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.identification import Identification, check_margin
+from isomargin.measure.pairs.axis import ScoreAxis, similarity_of
 from isomargin.measure.pairs.counts import RankCounts
+from isomargin.measure.pairs.distances import Floats
 from isomargin.measure.pairs.gallery_inputs import GalleryData, Template, read_gallery
 from isomargin.measure.pairs.gallery_pass import LISTED, GalleryPass, compare_exactly
 from isomargin.measure.pairs.gallery_tiles import compare_in_tiles
@@ -28,7 +31,20 @@ from isomargin.measure.settings import EpsilonForm, MeanCurve, Settings, Utility
 from isomargin.measure.statistics.gallery_noise import class_share, probe_noise
 from isomargin.measure.statistics.item_noise import choose_levels
 
-Sides = Literal["both", "template"]
+Sides = Literal["both", "template", "probe"]
+
+
+class HasClassOffsets(Protocol):
+    """What an evaluation needs of class thresholds; `isomargin.ClassThresholds` has it."""
+
+    def offsets_for(self, names: Any, template: Template, dimensions: int) -> Floats:
+        """(classes,) what is subtracted from the similarities to each class of a gallery; others are refused.
+
+        ``names`` are the labels of the classes, each once.
+        """
+
+    def record(self) -> dict[str, Any]:
+        """Return settings and digest as JSON values."""
 
 
 def evaluate_gallery(
@@ -41,6 +57,7 @@ def evaluate_gallery(
     leave_one_out: bool = False,
     equalizer: EqualizesSimilarity | None = None,
     sides: Sides = "both",
+    class_thresholds: HasClassOffsets | None = None,
     margin: float = 0.0,
     gallery_ids: Any = None,
     probe_ids: Any = None,
@@ -83,11 +100,15 @@ def evaluate_gallery(
             then those with each of its items, and ranks are those of items).
         leave_one_out: take the enrolled items as probes, each compared with its own class without itself. An item that
             is alone in its class is no probe, known or unknown.
-        equalizer: a fitted `isomargin.Equalizer`, to measure equalized similarities, or a fitted
-            `isomargin.ClassThresholds`, to measure class thresholds. An equalizer of mean templates is fitted on the
-            templates (`isomargin.make_templates`); an item left out keeps the shift of its class's whole template.
-        sides: where an equalizer's shifts are added: to probes and templates (``"both"``, for verification), or to
-            templates alone (``"template"``, for identification: a probe's own shift raises unknown probes too).
+        equalizer: a fitted `isomargin.Equalizer`, to measure equalized similarities. An equalizer of mean templates is
+            fitted on the templates (`isomargin.make_templates`); an item left out keeps the shift of its class's whole
+            template.
+        sides: where an equalizer's shifts are added: to probes and templates (``"both"``, for verification), to
+            templates alone (``"template"``, for identification), or to probes alone (``"probe"``, for identification
+            beside class thresholds, which correct the templates).
+        class_thresholds: a fitted `isomargin.ClassThresholds` of the same classes and kind of templates, to measure
+            similarities minus the offset of the class; one threshold then stands for one per class. Beside an
+            equalizer both are applied. An item left out keeps the offset of its whole class.
         margin: a second rule for identification: the similarity of the first class must exceed that of the second by
             this much.
         gallery_ids: m names of the enrolled items, by which the equalizer recognises rows of its reference; for mean
@@ -143,7 +164,7 @@ def evaluate_gallery(
         map_at_r=False,
     )
     check_margin(margin)
-    checks.one_of(sides, "sides", ("both", "template"))
+    checks.one_of(sides, "sides", get_args(Sides))
     if threads is not None:
         checks.whole(threads, "threads")
     check_probes(probes, probe_labels, leave_one_out)
@@ -151,10 +172,10 @@ def evaluate_gallery(
 
     def read() -> GalleryData:
         data = read_gallery(gallery, gallery_labels, probes, probe_labels, template, leave_one_out, dtype)
-        if equalizer is None:
-            return data
-        probe_rows = gallery if leave_one_out else probes
-        return shift(data, equalizer, gallery, gallery_ids, probe_rows, probe_ids, sides)
+        if equalizer is not None:
+            probe_rows = gallery if leave_one_out else probes
+            data = shift(data, equalizer, gallery, gallery_ids, probe_rows, probe_ids, sides)
+        return data if class_thresholds is None else subtract_offsets(data, class_thresholds)
 
     data = read()
     check_rates(data, settings)
@@ -165,7 +186,7 @@ def evaluate_gallery(
     bar: AbstractContextManager[Any] = progress_bar("comparing") if progress == "auto" else nullcontext(progress)
     with bar as report:
         result = compare_exactly(data) if exactly else compare_in_tiles(data, threads, report)
-    record = None if equalizer is None else {**equalizer.record(), "sides": sides}
+    record = record_of(equalizer, sides, class_thresholds)
     evaluation = assemble(data, result, settings, margin, leave_one_out, record, exactly)
     for note in evaluation.all_notes:
         if OTHER_LENGTHS not in note:  # it changes no score, and concerns most models
@@ -200,17 +221,39 @@ def shift(
     sides: Sides,
 ) -> GalleryData:
     """Add an equalizer's shifts to the similarities of probes and templates."""
-    if data.template == "mean":
-        rows = equalizer.shifts(data.rows, gallery_ids)
-        row_values = rows.values
-    else:
-        rows = equalizer.shifts(gallery, gallery_ids)
-        row_values = rows.values[data.item_order]
-    probe_values = np.zeros(len(data.probes))
-    if sides == "both":
+    row_values, probe_values = np.zeros(len(data.rows)), np.zeros(len(data.probes))
+    if sides != "probe":
+        found = equalizer.shifts(data.rows if data.template == "mean" else gallery, gallery_ids)
+        row_values = found.values if data.template == "mean" else found.values[data.item_order]
+    if sides != "template":
         own_ids = gallery_ids if data.own_row is not None and data.template != "mean" else probe_ids
-        probe_values = equalizer.shifts(probes, own_ids).values[data.probe_order]
-    return data.with_shifts(probe_values, row_values, rows.axis)
+        found = equalizer.shifts(probes, own_ids)
+        probe_values = found.values[data.probe_order]
+    return data.with_shifts(probe_values, row_values, found.axis)
+
+
+def subtract_offsets(data: GalleryData, class_thresholds: HasClassOffsets) -> GalleryData:
+    """Subtract the offset of each class from the similarities to it, beside the shifts that there are."""
+    offsets = class_thresholds.offsets_for(data.names, data.template, data.rows.shape[1])
+    lowest, highest = similarity_of(data.axis.highest), similarity_of(data.axis.lowest)
+    axis = ScoreAxis.equalized(lowest - offsets.max(), highest - offsets.min())
+    rows = np.zeros(len(data.rows)) if data.row_shifts is None else data.row_shifts
+    probes = np.zeros(len(data.probes)) if data.probe_shifts is None else data.probe_shifts
+    return data.with_shifts(probes, rows - offsets[data.row_class], axis)
+
+
+def record_of(
+    equalizer: EqualizesSimilarity | None, sides: Sides, class_thresholds: HasClassOffsets | None
+) -> dict[str, Any] | None:
+    """Return the settings of what shifted the similarities, and one digest that names all of it."""
+    equalized = None if equalizer is None else {**equalizer.record(), "sides": sides}
+    if class_thresholds is None:
+        return equalized
+    record = class_thresholds.record()
+    if equalized is None:
+        return {"class_thresholds": record, "sides": "template", "digest": record["digest"]}
+    both = digest({"equalizer": equalized["digest"], "class_thresholds": record["digest"]})
+    return {**equalized, "class_thresholds": record, "digest": both}
 
 
 def assemble(

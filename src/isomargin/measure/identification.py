@@ -68,7 +68,7 @@ class Identification:
     leave_one_out: bool
     """Whether the probes are the enrolled items, each compared with its own class without itself."""
     sides: str
-    """Where similarities were equalized or shifted: ``"both"``, ``"template"``, or ``"none"``."""
+    """Where similarities were equalized or shifted: ``"both"``, ``"template"``, ``"probe"``, or ``"none"``."""
     margin: float
     """The margin that `at_fpir` adds to the threshold unless told otherwise; 0 for none."""
     enrolled: NDArray[np.int64]

@@ -118,7 +118,15 @@ def identification_lines(gallery: dict[str, Any] | None) -> list[str]:
 
 
 def equalizer_lines(equalizer: dict[str, Any]) -> list[str]:
-    """Format the equalizer, and how a pair is compared with the threshold in production."""
+    """Format the equalizer and class thresholds, and how a pair is compared with the threshold in production."""
+    lines = []
+    if thresholds := equalizer.get("class_thresholds"):
+        lines = wrapped(
+            f"Similarities minus the offset of the class: class thresholds {thresholds['digest'][:16]}. To serve them, "
+            "search by inner product with the vectors of ClassThresholds.augment and augment_queries."
+        )
+    if "neighbours" not in equalizer:
+        return [*lines, *wrapped(FLOAT32)]
     first, last = equalizer["skip"] + 1, equalizer["skip"] + equalizer["neighbours"]
     return [
         *wrapped(
@@ -130,6 +138,7 @@ def equalizer_lines(equalizer: dict[str, Any]) -> list[str]:
             "by a first search with transform_neighbour_queries, search with transform_queries, and accept what "
             "inner_product_thresholds says; docs/equalize-serving.md has the steps."
         ),
+        *lines,
         *wrapped(FLOAT32),
     ]
 
