@@ -109,3 +109,19 @@ def test_the_command_chooses_for_an_fpir_and_writes_the_card(run, sets, tmp_path
     code, _, err = run("threshold", tmp_path / "probes.npz", "--fpir", 0.05)
     assert code == 2
     assert "FPIR and FNIR need a gallery" in err
+
+
+def test_the_command_takes_class_thresholds_and_the_card_names_them(run, sets, tmp_path):
+    items, enrolled, probes, labels = sets
+    np.savez(tmp_path / "gallery.npz", embeddings=items, labels=enrolled)
+    np.savez(tmp_path / "probes.npz", embeddings=probes, labels=labels)
+    fitted = im.ClassThresholds(shrink=0.5, weights=(0.25, 0.25)).fit(items, enrolled)
+    fitted.save(tmp_path / "thresholds.json")
+    options = ["--gallery", tmp_path / "gallery.npz", "--class-thresholds", tmp_path / "thresholds.json"]
+    code, out, _ = run("threshold", tmp_path / "probes.npz", *options, "--fpir", 0.05, "-o", tmp_path / "card.json")
+    assert code == 0
+    assert "minus the offset of the class" in out
+    evaluation = im.evaluate_gallery(*sets, class_thresholds=fitted, progress=None)
+    card = im.ThresholdCard.load(tmp_path / "card.json")
+    assert card.distance == pytest.approx(evaluation.at_fpir(0.05).distance)
+    assert card.equalizer["digest"] == evaluation.equalizer["digest"]

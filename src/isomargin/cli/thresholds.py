@@ -9,6 +9,7 @@ import typer
 
 from isomargin.cli.common import check_writable, print_renderable, writing
 from isomargin.cli.galleries import (
+    ClassThresholdsFile,
     GalleryFile,
     GalleryLabels,
     GalleryOptions,
@@ -108,6 +109,7 @@ def threshold(
     leave_one_out: LeaveOneOut = False,
     sides: Sides = "both",
     margin: Margin = 0.0,
+    class_thresholds: ClassThresholdsFile = None,
     draws: Draws = 1000,
     confidence: Confidence = 0.95,
     seed: Seed = 0,
@@ -125,11 +127,11 @@ def threshold(
     from isomargin.thresholds.conformal import promise_threshold
 
     (options,) = read_options([file], labels, embeddings_key, labels_key, equalizer, new_classes)
-    gallery_options = GalleryOptions(gallery, gallery_labels, template, leave_one_out, sides, margin)
+    gallery_options = GalleryOptions(gallery, gallery_labels, template, leave_one_out, sides, margin, class_thresholds)
     gallery_options.check({"new_classes": new_classes})
     sources = [*files_read(file, options), *(path for path in (gallery, gallery_labels) if path is not None)]
     if output is not None:
-        check_card_place(output, sources if equalizer is None else [*sources, equalizer])
+        check_card_place(output, [*sources, *(path for path in (equalizer, class_thresholds) if path is not None)])
     if prior is not None and calibrate is None:
         raise InputError("--prior belongs to --calibrate: give both, or --cost for a threshold by prior")
     if unseen and delta is not None:

@@ -72,6 +72,7 @@ EQUALIZER: dict[str, Any] = {
     "own_class": str,
     "digest": str,
 }
+SHIFTS: dict[str, Any] = {"class_thresholds": dict, "digest": str}  # class thresholds without an equalizer
 ADDED: dict[str, Any] = {  # older cards do not have them
     "worst_by_far": [WORST_CLASS],
     "worst_by_frr": [WORST_CLASS],
@@ -365,7 +366,7 @@ def from_json_values(values: Any) -> ThresholdCard:
     conventions = CONVENTIONS[values.get("score_axis", "l2_distance")]
     parts |= {"threshold": dict.fromkeys(conventions, NUMBER), "accept_when": dict.fromkeys(conventions, str)}
     if values.get("equalizer") is not None:
-        parts["equalizer"] = EQUALIZER
+        parts["equalizer"] = EQUALIZER if "neighbours" in values["equalizer"] else SHIFTS
     if missing := list(misfits(values, parts)):
         raise InputError(f"is a threshold card without a valid {', '.join(missing[:5])}: make the card again")
     if digest(content) != values["sha256"]:
