@@ -376,3 +376,23 @@ def test_galleries_have_intervals_and_can_be_compared():
     assert im.compare({"mean": fine, "max": best}, draws=100).others["max"]
     with pytest.raises(im.InputError, match="compares all pairs of items and gallery probes with the templates"):
         im.compare({"pairs": im.evaluate(items, enrolled, far=(0.05, 0.4), target_far=0.1), "gallery": fine})
+
+
+def test_with_one_probe_per_class_scores_over_classes_are_absent_with_a_note(tmp_path):
+    generator = np.random.default_rng(0)
+    centres = generator.normal(size=(40, 8))
+    items, probes = (centres[:count] + 0.5 * generator.normal(size=(count, 8)) for count in (30, 40))
+    with pytest.warns(UserWarning, match="no enrolled class has two known probes"):
+        evaluation = im.evaluate_gallery(items, np.arange(30), probes, np.arange(40), **RANGE)
+    assert np.isnan(evaluation.opis)
+    assert "opis" not in evaluation.scores()
+    assert evaluation.at_fpir(0.2).fnir < 1
+    bounds = evaluation.intervals(draws=100)
+    assert "opis" not in bounds
+    assert bounds["fnir"].low <= bounds["fnir"].value <= bounds["fnir"].high
+    evaluation.save(tmp_path / "gallery.json")
+    assert im.Evaluation.load(tmp_path / "gallery.json").at_fpir(0.2).fnir == evaluation.at_fpir(0.2).fnir
+    card = im.make_card(im.choose_threshold(evaluation, fpir=0.2, draws=100), evaluation)
+    assert "FNIR" in card.summary()
+    with pytest.raises(im.InputError, match="no class with two known probes"):
+        im.write_report(evaluation, tmp_path / "report.html")

@@ -42,7 +42,7 @@ def print_evaluation(
     """Print the scores and the worst classes to standard output."""
     console = make_console()
     console.print(scores_table(evaluation, intervals or {}, resampled))
-    if worst > 0 and evaluation.has_classes:
+    if worst > 0 and evaluation.has_curves:
         console.print()
         console.print(classes_table(evaluation, worst, worst_by))
 
@@ -344,7 +344,7 @@ def as_values(
     intervals: "Mapping[str, Interval] | None" = None,
 ) -> dict[str, Any]:
     """Return the scores, the settings and the worst classes as JSON values, and the intervals if there are any."""
-    records = evaluation.worst_classes(worst if evaluation.has_classes else 0, worst_by).to_dict("records")
+    records = evaluation.worst_classes(worst if evaluation.has_curves else 0, worst_by).to_dict("records")
     plain = [{name: as_plain(value) for name, value in row.items()} for row in records]
     bounds = {} if intervals is None else {"intervals": {name: asdict(found) for name, found in intervals.items()}}
     return {

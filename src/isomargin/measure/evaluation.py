@@ -103,7 +103,7 @@ class Evaluation:
         sizes = f"{self.items:,} {items}, {self.class_count:,} {classes}, {self.method}"
         if self.trials is not None:
             sizes += f", eer={self.eer:.4g}"
-        if not self.has_classes:
+        if not self.has_curves:
             return f"<Evaluation: {sizes}>"
         return f"<Evaluation: {sizes}, opis={self.opis:.4g}, epsilon_opis={self.epsilon_opis:.4g}{recall}>"
 
@@ -125,6 +125,11 @@ class Evaluation:
     def has_classes(self) -> bool:
         """Whether there are classes to compare: False for trials without groups."""
         return self.trials is None or self.class_count > 1
+
+    @property
+    def has_curves(self) -> bool:
+        """Whether scores over classes are known: False without classes, and if no class of a gallery has two probes."""
+        return self.has_classes and len(self.with_curve) > 0
 
     @property
     def images(self) -> int:
@@ -179,14 +184,14 @@ class Evaluation:
 
         0 means that one threshold serves all classes equally well. See `consistency.opis` for the formula.
         """
-        if not self.has_classes:
+        if not self.has_curves:
             return float("nan")
         return consistency.opis(self.curves.utility, self.curves.mean_utility)
 
     @cached_property
     def printed_opis(self) -> float:
         """OPIS as the paper's Algorithm 1 prints it, a sum without step width; see `consistency.printed_opis`."""
-        if not self.has_classes:
+        if not self.has_curves:
             return float("nan")
         low, high = self.calibration_range
         return consistency.printed_opis(self.curves.utility, high - low, self.curves.mean_utility)
@@ -211,7 +216,7 @@ class Evaluation:
 
         Each group is the share ``epsilon`` of all classes.
         """
-        if not self.has_classes:
+        if not self.has_curves:
             return float("nan")
         settings, curves = self.settings, self.curves
         return consistency.epsilon_opis(
@@ -226,12 +231,12 @@ class Evaluation:
     @cached_property
     def relative_opis(self) -> float:
         """OPIS divided by the squared mean disutility; defined by this project, see `consistency.relative_opis`."""
-        return consistency.relative_opis(self.opis, self.curves.mean_utility)
+        return consistency.relative_opis(self.opis, self.curves.mean_utility) if self.has_curves else float("nan")
 
     @cached_property
     def mean_utility(self) -> float:
         """Utility averaged over classes and over the calibration range."""
-        return float(self.curves.utility.mean())
+        return float(self.curves.utility.mean()) if len(self.with_curve) else float("nan")
 
     @cached_property
     def far_threshold_spread(self) -> consistency.ThresholdSpread:

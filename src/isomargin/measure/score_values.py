@@ -49,7 +49,7 @@ def as_json(evaluation: "Evaluation") -> dict[str, Any]:
         values["recall_at_k"] = {str(k): value for k, value in evaluation.recall_at_k.items()}
     if evaluation.identification is not None:
         values["identification"] = identification_values(evaluation)
-    if not evaluation.has_classes:
+    if not evaluation.has_curves:
         return values
     return {
         **values,

@@ -76,6 +76,8 @@ def check_evaluations(evaluations: Mapping[str, Evaluation]) -> None:
                 f"{name} compares {COMPARED['trials']}, which a report cannot show: `isomargin evaluate` prints its "
                 "scores and writes its groups with --per-class"
             )
+        if not evaluation.has_curves:
+            raise InputError(f"{name} has no class with two known probes: a report needs curves of classes")
         for kind, pairs in (("positive", evaluation.positive_pairs), ("negative", evaluation.negative_pairs)):
             if pairs == 0:
                 raise InputError(f"{name} has no {kind} pairs: a report needs positive and negative pairs")

@@ -108,7 +108,7 @@ def make_curves(
         specificity=specificity,
         precision=precision,
         utility=curves,
-        mean_utility=curves.mean(axis=0) if settings.mean_curve == "classes" else pooled,
+        mean_utility=curves.mean(axis=0) if settings.mean_curve == "classes" and len(curves) else pooled,
         pooled_far=pooled_far,
         pooled_frr=1 - pooled_sensitivity,
     )

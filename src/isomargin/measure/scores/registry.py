@@ -403,7 +403,8 @@ def scores_of(evaluation: Evaluation) -> dict[str, Score]:
         for name, score in SCORES.items()
         if not score.on_request
         and evaluation.comparison in score.comparisons
-        and (score.group != "threshold consistency" or evaluation.has_classes)
+        and (score.group != "threshold consistency" or evaluation.has_curves)
+        and (score.group != "calibration range" or len(evaluation.with_curve) > 0)
     }
     fixed = {name: score for name, score in usual.items() if score.group != "retrieval"}
     ranks = {name: score for name, score in usual.items() if score.group == "retrieval"}

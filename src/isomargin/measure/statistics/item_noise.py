@@ -156,6 +156,8 @@ def notes_on_noise(evaluation: "Evaluation") -> tuple[str, ...]:
     """Return a note if classes have too few items for a meaningful OPIS, with the number that would be enough."""
     if not evaluation.has_classes:
         return ()
+    if not evaluation.has_curves:
+        return ("no enrolled class has two known probes: OPIS and the other scores over classes are absent",)
     noise, classes = evaluation.item_noise, len(evaluation.curves.classes)
     known = 0 if noise is None else len(noise.classes)
     units, groups = UNITS[evaluation.comparison]

@@ -150,7 +150,9 @@ class Resampler:
     # ----- threshold consistency
 
     def consistency(self, weights: Floats) -> dict[str, Floats]:
-        """(draws,) by name: OPIS and the scores related to it."""
+        """(draws,) by name: OPIS and the scores related to it; none if no class has a curve."""
+        if not self.evaluation.has_curves:
+            return {}
         with_curve = self.evaluation.curves.classes
         far = self.pooled_far(self.negatives, self.distances, weights)
         frr = self.pooled_frr(self.positives, self.distances, weights)
