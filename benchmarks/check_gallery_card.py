@@ -5,8 +5,8 @@
 
 Each repetition draws the probes of a card and later probes anew; the gallery is fixed. For the null hypothesis "same
 classes", both are random samples of the same probes (or of the same distribution). For "new classes", the known probes
-of the card are of one half of the enrolled classes and the later ones of the other half, and unknown probes are of other
-unknown classes. Then the later probes are changed in known ways, and alarms are counted again.
+of the card are of one half of the enrolled classes and the later ones of the other half, and unknown probes are of
+other unknown classes. Then the later probes are changed in known ways, and alarms are counted again.
 """
 
 import argparse
@@ -267,7 +267,8 @@ def main() -> None:
         f"{arguments.power_cards * arguments.sets} (with labels a quarter of them), level 5%"
     )
     count_false_alarms(arguments)
-    measure_power(arguments)
+    if arguments.power_cards:
+        measure_power(arguments)
 
 
 if __name__ == "__main__":

@@ -138,7 +138,8 @@ def rate_lines(check: "CardCheck", rates: "RealisedRates") -> list[str]:
         f"{percent(rates.far.confidence)} intervals:",
         "",
     )
-    lines += [rate_line(check, rates, name) for name in sorted(rates.intervals, key=lambda n: n not in rates.decisive)]
+    for name in sorted(rates.intervals, key=lambda each: each not in rates.decisive):
+        lines += rate_lines_of(check, rates, name)
     if rates.promise is not None:
         mark, word = (" ", "kept as far as can be told") if rates.promise.kept else ("*", "broken")
         value = f"{percent(rates.promise.value)}, at least {percent(rates.promise.low)}"
@@ -147,26 +148,30 @@ def rate_lines(check: "CardCheck", rates: "RealisedRates") -> list[str]:
         lines += wrapped(
             f"{len(rates.beyond):,} rates of single classes are beyond twice the card's, by more than chance explains:"
         )
-        lines += [line for each in rates.beyond[:SHOWN] for line in class_line(each)]
+        units = "items" if check.card.gallery is None else "probes"
+        lines += [line for each in rates.beyond[:SHOWN] for line in class_line(each, units)]
     return lines
 
 
-def rate_line(check: "CardCheck", rates: "RealisedRates", name: str) -> str:
-    """Format one rate, and that on the card."""
+def rate_lines_of(check: "CardCheck", rates: "RealisedRates", name: str) -> list[str]:
+    """Format one rate, and that on the card, on one line or two."""
     before, decides = measured_rates(check.card).get(name), name in rates.decisive
-    start = f"  {'*' if decides and name in rates.worse else ' '} {name.upper()} {interval_text(rates.intervals[name])}"
+    mark, start = (
+        "* " if decides and name in rates.worse else "  ",
+        f"{name.upper()} {interval_text(rates.intervals[name])}",
+    )
     if before is None:
-        return f"{start}, not known on the card"
+        return wrapped(f"{start}, not known on the card", mark=mark)
     word = "worse" if name in rates.worse else "not significantly worse"
     bounds = f"{percent(before['low'])} to {percent(before['high'])}"
     more = "" if decides else " (for information)"
-    return f"{start}, on the card {percent(before['value'])} ({bounds}): {word}{more}"
+    return wrapped(f"{start}, on the card {percent(before['value'])} ({bounds}): {word}{more}", mark=mark)
 
 
-def class_line(beyond: "ClassBeyond") -> list[str]:
+def class_line(beyond: "ClassBeyond", units: str) -> list[str]:
     """Format one class with its rate."""
-    values = f"{beyond.items:>8,} items  {beyond.rate.upper()} {percent(beyond.value)} (at least {percent(beyond.low)})"
-    return named_line(str(beyond.name), values)
+    values = f"{beyond.rate.upper()} {percent(beyond.value)} (at least {percent(beyond.low)})"
+    return named_line(str(beyond.name), f"{beyond.items:>8,} {units}  {values}")
 
 
 def interval_text(interval: "Interval") -> str:

@@ -265,6 +265,11 @@ def classes_beyond(evaluation: Evaluation, card: ThresholdCard, level: float) ->
 
 
 def by_pairs(rates: Floats, evaluation: Evaluation, name: str, classes: NDArray[np.int64]) -> Floats:
-    """(classes,) variance of each rate as if its pairs were independent, the least that it can be."""
+    """(classes,) variance of each rate as if its pairs were independent, the least that it can be.
+
+    Half a pair is added to either side, so that a rate of 0 or 1 has a variance too.
+    """
     counts = evaluation.counts.negatives if name == "far" else evaluation.counts.positives
-    return np.asarray(rates * (1 - rates) / np.maximum(counts.totals[classes], 1))
+    pairs = np.maximum(counts.totals[classes], 1)
+    near = (rates * pairs + 0.5) / (pairs + 1)
+    return np.asarray(near * (1 - near) / pairs)
