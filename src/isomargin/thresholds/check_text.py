@@ -138,12 +138,14 @@ def rate_lines(check: "CardCheck", rates: "RealisedRates") -> list[str]:
         f"{percent(rates.far.confidence)} intervals:",
         "",
     )
-    for name in sorted(rates.intervals, key=lambda each: each not in rates.decisive):
-        lines += rate_lines_of(check, rates, name)
+    lines += [rate_line(check, rates, name) for name in rates.decisive if name in rates.intervals]
     if rates.promise is not None:
         mark, word = (" ", "kept as far as can be told") if rates.promise.kept else ("*", "broken")
         value = f"{percent(rates.promise.value)}, at least {percent(rates.promise.low)}"
         lines += wrapped(f"promise {word} (found {value}): {rates.promise.what}", mark=f"{mark} ")
+    others = [name for name in rates.intervals if name not in rates.decisive]
+    lines += ["  for information:"] if others else []
+    lines += [rate_line(check, rates, name) for name in others]
     if rates.beyond:
         lines += wrapped(
             f"{len(rates.beyond):,} rates of single classes are beyond twice the card's, by more than chance explains:"
@@ -153,19 +155,18 @@ def rate_lines(check: "CardCheck", rates: "RealisedRates") -> list[str]:
     return lines
 
 
-def rate_lines_of(check: "CardCheck", rates: "RealisedRates", name: str) -> list[str]:
-    """Format one rate, and that on the card, on one line or two."""
-    before, decides = measured_rates(check.card).get(name), name in rates.decisive
-    mark, start = (
-        "* " if decides and name in rates.worse else "  ",
-        f"{name.upper()} {interval_text(rates.intervals[name])}",
+def rate_line(check: "CardCheck", rates: "RealisedRates", name: str) -> str:
+    """Format one rate, and that on the card."""
+    mark = "*" if name in rates.decisive and name in rates.worse else " "
+    start, before = (
+        f"  {mark} {name.upper()} {interval_text(rates.intervals[name])}",
+        measured_rates(check.card).get(name),
     )
     if before is None:
-        return wrapped(f"{start}, not known on the card", mark=mark)
+        return f"{start}, not known on the card"
     word = "worse" if name in rates.worse else "not significantly worse"
     bounds = f"{percent(before['low'])} to {percent(before['high'])}"
-    more = "" if decides else " (for information)"
-    return wrapped(f"{start}, on the card {percent(before['value'])} ({bounds}): {word}{more}", mark=mark)
+    return f"{start}, on the card {percent(before['value'])} ({bounds}): {word}"
 
 
 def class_line(beyond: "ClassBeyond", units: str) -> list[str]:
