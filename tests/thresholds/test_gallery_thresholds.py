@@ -125,3 +125,6 @@ def test_the_command_takes_class_thresholds_and_the_card_names_them(run, sets, t
     card = im.ThresholdCard.load(tmp_path / "card.json")
     assert card.distance == pytest.approx(evaluation.at_fpir(0.05).distance)
     assert card.equalizer["digest"] == evaluation.equalizer["digest"]
+    code, _, err = run("check", tmp_path / "card.json", tmp_path / "probes.npz", *options[:2])
+    assert code == 2
+    assert "shifted by class thresholds, which a check does not know" in err

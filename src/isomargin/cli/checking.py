@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from isomargin.cli.common import check_writable, writing
-from isomargin.cli.opening import EmbeddingsKey, EqualizerFile, kind_of, open_card, open_equalizer
+from isomargin.cli.galleries import GalleryLabels, GalleryOptions, read_enrolled
+from isomargin.cli.opening import EmbeddingsKey, EqualizerFile, ReadOptions, kind_of, open_card, open_equalizer
 from isomargin.core.errors import InputError, MissingLabelsError
 from isomargin.core.text import printable
 
@@ -60,14 +61,30 @@ def check(
         str | None, typer.Option(help="Name of the labels in the file. By default labels, if there are any.")
     ] = None,
     equalizer: EqualizerFile = None,
+    gallery: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of enrolled items with labels, for the card of a gallery: the new embeddings are probes."
+        ),
+    ] = None,
+    gallery_labels: GalleryLabels = None,
+    template: Annotated[
+        str | None, typer.Option(help="What a probe is compared with: it must be what the card says, the default.")
+    ] = None,
+    sides: Annotated[
+        str | None, typer.Option(help="Where the equalizer is applied: it must be what the card says, the default.")
+    ] = None,
+    margin: Annotated[
+        float | None, typer.Option(help="The margin between two classes: it must be the card's, the default.")
+    ] = None,
     draws: Annotated[int, typer.Option(help="Number of bootstrap resamples of the classes, with labels.")] = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random draws.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Check whether a card still holds for new data. Exit code 0: it holds; 1: it does not; 2: bad input.
 
-    Without labels, the distances of random pairs are compared with those of the card's own set. With labels, the
-    realised error rates decide.
+    Without labels, the distances of random pairs, or of probes and the templates of a gallery, are compared with those
+    of the card's own set. With labels, the realised error rates decide.
     """
     from isomargin.thresholds.checking import Against, check_card
 
@@ -78,7 +95,11 @@ def check(
     if canaries is None and (kept_canaries is not None or tolerance is not None):
         raise InputError("--kept-canaries and --tolerance belong to --canaries: give the canaries embedded again")
     opened = the_card(card)
+    check_gallery_options(opened, gallery, gallery_labels, {"template": template, "sides": sides, "margin": margin})
     equalizes = None if equalizer is None else open_equalizer(equalizer)
+    enrolled = read_enrolled(
+        ReadOptions(None, embeddings_key, labels_key or "labels"), GalleryOptions(gallery, gallery_labels)
+    )
     vectors, its_labels, ids = read_new(file, embeddings_key, labels_key, labels, unlabelled)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
@@ -90,6 +111,7 @@ def check(
             opened,
             vectors,
             its_labels,
+            gallery=enrolled,
             canaries=moved,
             model=model,
             against=cast(Against, AGAINST[against]),
@@ -155,11 +177,30 @@ def the_card(path: Path) -> "ThresholdCard":
     return found
 
 
+def check_gallery_options(
+    card: "ThresholdCard", gallery: Path | None, labels: Path | None, rule: dict[str, str | float | None]
+) -> None:
+    """Refuse a card of another comparison, and another way to compare probes with the gallery than the card's."""
+    from isomargin.thresholds.checking import check_comparison
+
+    check_comparison(card, gallery is not None)
+    for name, given in {"gallery-labels": labels, **rule}.items():
+        if given is not None and gallery is None:
+            raise InputError(f"--{name} concerns a gallery: give --gallery, or leave it out")
+    for name, given in rule.items():
+        known = (card.gallery or {}).get(name)
+        if given is not None and given != known:
+            raise InputError(
+                f"--{name} is {given}, but the card was measured with {known}: leave it out, or make another card with "
+                f"`isomargin threshold PROBES --gallery GALLERY --{name} {given} --output card.json`"
+            )
+
+
 def read_new(
     path: Path, embeddings_key: str, labels_key: str | None, labels: Path | None, unlabelled: bool
 ) -> tuple[Any, Any, Any]:
     """Read embeddings with their ids, and their labels if the file has them; None stands for what it does not have."""
-    from isomargin.cli.opening import ReadOptions, open_embeddings
+    from isomargin.cli.opening import open_embeddings
     from isomargin.io.formats import read_vectors
 
     if kind_of(path) not in ("embeddings", "run"):

@@ -24,7 +24,6 @@ from isomargin.core.text import printable
 if TYPE_CHECKING:
     from isomargin.io.embedding_set import EmbeddingSet
     from isomargin.measure.evaluation import Evaluation
-    from isomargin.report.sources import Source
 
 GalleryFile = Annotated[
     Path | None,
@@ -131,10 +130,24 @@ class GalleryOptions:
         return words + ([] if self.template == "mean" else ["--template", self.template])
 
 
+def read_enrolled(options: ReadOptions, gallery: GalleryOptions) -> "EmbeddingSet | None":
+    """Read the file of enrolled items; None if one is left out."""
+    if gallery.gallery is None:
+        return None
+    return open_embeddings(gallery.gallery, ReadOptions(gallery.labels, options.embeddings_key, options.labels_key))
+
+
 def evaluate_with_gallery(
-    embeddings: "EmbeddingSet", options: ReadOptions, gallery: GalleryOptions, **settings: Any
+    embeddings: "EmbeddingSet",
+    options: ReadOptions,
+    gallery: GalleryOptions,
+    enrolled: "EmbeddingSet | None" = None,
+    **settings: Any,
 ) -> "Evaluation":
-    """Evaluate embeddings as probes of a gallery, or as a gallery whose items are left out one at a time."""
+    """Evaluate embeddings as probes of a gallery, or as a gallery whose items are left out one at a time.
+
+    ``enrolled`` is the gallery, if it was read already.
+    """
     from isomargin.equalize.class_thresholds import ClassThresholds
     from isomargin.measure.gallery import evaluate_gallery
 
@@ -149,24 +162,27 @@ def evaluate_with_gallery(
     }
     if gallery.leave_one_out:
         return without_warnings(evaluate_gallery, embeddings.vectors, embeddings.labels, leave_one_out=True, **how)
-    assert gallery.gallery is not None
-    reading = ReadOptions(gallery.labels, options.embeddings_key, options.labels_key)
-    enrolled = open_embeddings(gallery.gallery, reading)
+    enrolled = read_enrolled(options, gallery) if enrolled is None else enrolled
+    assert enrolled is not None
     return without_warnings(
         evaluate_gallery, enrolled.vectors, enrolled.labels, embeddings.vectors, embeddings.labels, **how
     )
 
 
-def open_gallery(path: Path, options: ReadOptions, gallery: GalleryOptions) -> "Source":
-    """Evaluate a file of probes with a gallery, with the default settings; notes go to standard error."""
-    from isomargin.report.sources import Source
+def open_gallery(
+    path: Path, options: ReadOptions, gallery: GalleryOptions
+) -> "tuple[Evaluation, EmbeddingSet, EmbeddingSet | None]":
+    """Evaluate a file of probes with a gallery, with the default settings; notes go to standard error.
 
+    Returns the evaluation, the probes, and the enrolled items; None if one is left out.
+    """
     if kind_of(path) not in ("embeddings", "run"):
         raise InputError(f"{path} has no embeddings to compare with a gallery: give a file of embeddings")
-    evaluation = evaluate_with_gallery(open_embeddings(path, options), options, gallery)
+    probes, enrolled = open_embeddings(path, options), read_enrolled(options, gallery)
+    evaluation = evaluate_with_gallery(probes, options, gallery, enrolled)
     for note in evaluation.all_notes:
         print(printable(f"note: {path}: {note}"), file=sys.stderr)
-    return Source(evaluation)
+    return evaluation, probes, enrolled
 
 
 def templates(

@@ -139,8 +139,13 @@ def threshold(
     target = wanted(far, frr, best_utility, cost, distance if score is None else score, cosine, fpir)
     if score is not None and distance is not None:
         raise InputError("--distance and --score were given: a threshold is one of them")
-    opened = open_gallery(file, options, gallery_options) if gallery_options.wanted else open_source(file, options)
-    evaluation = opened.evaluation
+    about: dict[str, Any]
+    if gallery_options.wanted:
+        evaluation, probes, enrolled = open_gallery(file, options, gallery_options)
+        about = {"embeddings": probes, "gallery": enrolled, "equalizer": options.equalizer}
+    else:
+        opened = open_source(file, options)
+        evaluation, about = opened.evaluation, {"embeddings": opened.embeddings, "shifts": opened.shifts}
     check_cosine(cosine, evaluation)
     check_scale(distance, score, evaluation)
     if score is not None:
@@ -158,9 +163,8 @@ def threshold(
         evaluation,
         source=sources,
         calibration=calibration,
-        embeddings=opened.embeddings,
-        shifts=opened.shifts,
         model=model,
+        **about,
     )
     if output is not None:
         with writing(output), atomic_writes(output, output.with_suffix(".txt")) as (as_file, as_text):

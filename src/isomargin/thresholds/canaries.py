@@ -50,7 +50,8 @@ class CanaryComparison:
     length_ratio: float
     """Median length now, divided by the median length then."""
     flipped_share: float | None
-    """Share of pairs of canaries that the threshold accepted then and rejects now, or the reverse."""
+    """Share of pairs of canaries that the threshold accepted then and rejects now, or the reverse; None for the card of
+    a gallery, whose threshold is not for pairs of items."""
     tolerance: float
     """How far from one the cosine of a canary that has not moved may be."""
 
@@ -156,7 +157,10 @@ class Canaries:
         if sizes[0] != sizes[1]:
             return CanaryComparison(len(then_rows), missing, sizes, None, None, None, ratio, None, tolerance)
         cosines = np.einsum("ij,ij->i", then, now)
-        accepted = [accepted_pairs(card, vectors, equalizer) for vectors in (then, now)]
+        flipped = None
+        if card.gallery is None:
+            before, after = (accepted_pairs(card, vectors, equalizer) for vectors in (then, now))
+            flipped = float((before != after).mean())
         return CanaryComparison(
             canaries=len(then_rows),
             missing=missing,
@@ -165,7 +169,7 @@ class Canaries:
             median_cosine=float(np.median(cosines)),
             lowest_cosine=float(cosines.min()),
             length_ratio=ratio,
-            flipped_share=float((accepted[0] != accepted[1]).mean()),
+            flipped_share=flipped,
             tolerance=tolerance,
         )
 

@@ -21,6 +21,7 @@ from isomargin.core.files import atomic_write, check_file, reading
 from isomargin.core.json_values import digest, null_for_nan
 from isomargin.core.text import LONGEST, printable
 from isomargin.io.embedding_set import EmbeddingSet
+from isomargin.measure.evaluate import EqualizesSimilarity
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.pairs.inputs import Shifts
 from isomargin.measure.settings import COMPARED
@@ -28,7 +29,8 @@ from isomargin.measure.statistics.intervals import note_on_few_classes, note_on_
 from isomargin.thresholds.calibrate import Calibration
 from isomargin.thresholds.card_text import summary
 from isomargin.thresholds.conversions import CONVENTIONS, conversions
-from isomargin.thresholds.reference import make_reference
+from isomargin.thresholds.probe_reference import ProbeReference, make_probe_reference
+from isomargin.thresholds.reference import Reference, make_reference
 from isomargin.thresholds.threshold_choice import QUANTILES, ThresholdChoice
 
 FORMAT = "isomargin threshold card"
@@ -219,6 +221,8 @@ def make_card(
     calibration: Calibration | None = None,
     embeddings: EmbeddingSet | None = None,
     shifts: Shifts | None = None,
+    gallery: EmbeddingSet | None = None,
+    equalizer: EqualizesSimilarity | None = None,
     model: str | None = None,
 ) -> ThresholdCard:
     """Make the card of a threshold.
@@ -231,6 +235,8 @@ def make_card(
         embeddings: the evaluated embeddings. With them, ``check_card`` can later compare the whole distribution of
             distances, the vectors' lengths, their mean and their dimension; without them, the accept rate alone.
         shifts: the shifts of these embeddings, if they were equalized.
+        gallery: the enrolled items, if ``embeddings`` are probes; a later check needs both.
+        equalizer: the equalizer of a gallery's evaluation, for the same purpose.
         model: a name of the model that made the embeddings, for ``check_card``.
 
     >>> import isomargin as im, numpy as np
@@ -250,7 +256,13 @@ def make_card(
         check_type(embeddings, "embeddings", EmbeddingSet, "EmbeddingSet")
     if model is not None and (not isinstance(model, str) or not model.strip()):
         raise InputError(f"model is {model!r}: a name of the model is needed, or leave it out")
-    reference = make_reference(evaluation, choice.distance, embeddings, shifts)
+    if gallery is not None:
+        check_type(gallery, "gallery", EmbeddingSet, "EmbeddingSet")
+    reference: Reference | ProbeReference | None
+    if evaluation.identification is not None:
+        reference = make_probe_reference(evaluation, choice.distance, embeddings, gallery, equalizer)
+    else:
+        reference = make_reference(evaluation, choice.distance, embeddings, shifts)
     files = [source] if isinstance(source, str | os.PathLike) else source
     return ThresholdCard(
         threshold=conversions(choice.distance, evaluation.axis),

@@ -1,36 +1,47 @@
 """``check_card``: does a card still hold for what comes in now?
 
-Without labels, production is compared with the card's own set under two null hypotheses (``drift.py``). With labels,
-the realised rates decide. Canaries tell a changed model from changed data. Facts, such as another dimension, need no
-test.
+Without labels, production is compared with the card's own set under two null hypotheses (``drift.py``, or
+``probe_drift.py`` for probes of a gallery). With labels, the realised rates decide. Canaries tell a changed model from
+changed data. Facts, such as another dimension, need no test.
 """
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from isomargin.core import checks
 from isomargin.core.errors import InputError
 from isomargin.core.json_values import null_for_nan
 from isomargin.core.text import percent
+from isomargin.io.embedding_set import EmbeddingSet
 from isomargin.measure.evaluate import EqualizesSimilarity
 from isomargin.measure.pairs.axis import L2
 from isomargin.measure.pairs.distances import Floats
 from isomargin.measure.pairs.inputs import UNIT_TOLERANCE, ClassSortedVectors, Shifts, as_matrix
+from isomargin.measure.settings import COMPARED
 from isomargin.thresholds.canaries import CanaryComparison
 from isomargin.thresholds.card import ThresholdCard, check_type
 from isomargin.thresholds.check_text import check_summary
 from isomargin.thresholds.drift import NULLS, DriftTest, Null, drift_tests, measure_sample, stability_index
+from isomargin.thresholds.probe_drift import measure_probes, probe_tests
+from isomargin.thresholds.probe_reference import KIND, ProbeReference, Rule, gallery_digest, random_rows, read_probes
 from isomargin.thresholds.realised import RealisedRates, realised_rates
-from isomargin.thresholds.reference import MOST_ITEMS, UNIT_SHARE, Reference, chosen_units
+from isomargin.thresholds.reference import UNIT_SHARE, Reference, chosen_units
 from isomargin.thresholds.transfer import digest_of
 
 Cause = Literal["nothing", "model", "data", "unknown"]
 Against = Literal["either", "same_classes", "new_classes"]
 FEWEST_ITEMS = 50  # items that a comparison without labels needs
 MAKE_AGAIN = "make a new one with `isomargin threshold FILE --output card.json`"
+MAKE_FOR_GALLERY = "make one with `isomargin threshold PROBES --gallery GALLERY --output card.json`"
+OTHER_GALLERY = (
+    "the gallery is not that of the card, so new probes cannot be compared without labels: give the card's gallery, or "
+    f"labelled probes, or for this gallery {MAKE_FOR_GALLERY}"
+)
+OTHER_GALLERY_NOTE = "the gallery is not that of the card: only the realised rates were compared"
 
 
 @dataclass(frozen=True)
@@ -89,15 +100,15 @@ class CardCheck:
     items: int
     """Number of items of the set."""
     compared: int
-    """Number of items, drawn from them at random, that were compared with each other."""
+    """Number of items, drawn from them at random, that were compared with each other, or with the gallery."""
     against: Against
     """The null hypothesis that decides; with ``"either"``, both must be rejected."""
     level: float
     """Probability of a false alarm, under each null hypothesis."""
     drift: tuple[DriftResult, ...]
-    """The comparison without labels; empty if the dimensions differ."""
+    """The comparison without labels; empty if the dimensions differ, or the gallery is not that of the card."""
     stability_index: float | None
-    """Population stability index of the distances of random pairs."""
+    """Population stability index of the distances of random pairs, or of probes and templates."""
     rates: RealisedRates | None
     """The realised rates, if there are labels; they then decide, together with the facts and the canaries."""
     canaries: CanaryComparison | None
@@ -135,6 +146,7 @@ def check_card(
     embeddings: Any,
     labels: Any = None,
     *,
+    gallery: EmbeddingSet | None = None,
     canaries: CanaryComparison | None = None,
     model: str | None = None,
     against: Against = "either",
@@ -152,10 +164,16 @@ def check_card(
     vector, and the lengths of the vectors. The items should be a random sample of what comes in. With labels, the
     realised FAR and FRR are compared with those of the card, and decide.
 
+    For the card of a gallery, the new embeddings are probes. They are compared with the templates: the share of probes
+    with any class accepted, the accept rate and the distances of all comparisons, the mean vector and the lengths. With
+    labels, FPIR and FNIR decide if the threshold was chosen for an FPIR.
+
     Args:
         card: the card.
         embeddings: (n, d) new embeddings, at least 50; if there are more than 4,096, as many are drawn at random.
         labels: n labels.
+        gallery: the enrolled items with their labels, for the card of a gallery. Without labels they must be those of
+            the card. Templates, sides and margin are the card's.
         canaries: how far the canaries have moved, from `Canaries.compare`.
         model: the name of the model that is in use; it must be that of the card.
         against: what the new items should be, ``"same_classes"`` (other items of the classes of the card, in the same
@@ -185,6 +203,9 @@ def check_card(
     check_type(card, "card", ThresholdCard, "make_card")
     checks.one_of(against, "against", ("either", *NULLS))
     checks.share(level, "level")
+    if gallery is not None:
+        check_type(gallery, "gallery", EmbeddingSet, "EmbeddingSet")
+    check_comparison(card, gallery is not None)
     reference = reference_of(card)
     if classes is not None:
         checks.whole(classes, "classes", 2)
@@ -194,13 +215,23 @@ def check_card(
     notes = list(missing_notes(card, reference, model))
     if reference.dimensions is not None and matrix.shape[1] != reference.dimensions:
         return CardCheck(False, "model", tuple(facts), len(matrix), 0, against, level, (), None, None, canaries, card)
-    data, lengths = random_rows(matrix, equalizer, ids, seed)
-    facts += length_facts(reference, lengths)
-    sample = measure_sample(data, np.log(lengths), reference.distances)
-    drift = tuple(DriftResult(null, drift_tests(reference, sample, null, classes), level) for null in NULLS)
+    if len(matrix) < FEWEST_ITEMS:
+        raise InputError(f"embeddings has {len(matrix)} rows: at least {FEWEST_ITEMS} are needed to check a card")
+    rows = random_rows(len(matrix), seed)
+    if isinstance(reference, Reference):
+        found = compare_pairs(reference, matrix, rows, equalizer, ids, classes)
+    else:
+        assert gallery is not None
+        found = compare_probes(card, reference, matrix, rows, gallery, equalizer, ids, classes)
+    facts += length_facts(reference, found.lengths)
+    if not found.tests:
+        if labels is None:
+            raise InputError(OTHER_GALLERY)
+        notes.append(OTHER_GALLERY_NOTE)
+    drift = tuple(DriftResult(null, tests, level) for null, tests in found.tests.items())
     rates = None
     if labels is not None:
-        rates, more = realised_rates(card, embeddings, labels, equalizer, ids, level, draws, seed)
+        rates, more = realised_rates(card, embeddings, labels, equalizer, ids, level, draws, seed, gallery)
         notes += more
     drifted = is_rejected(drift, against) if rates is None else bool(rates.failed)
     moved = canaries is not None and canaries.changed
@@ -210,11 +241,11 @@ def check_card(
         cause="nothing" if holds else cause_of(bool(facts), canaries),
         facts=tuple(facts),
         items=len(matrix),
-        compared=sample.items,
+        compared=len(rows),
         against=against,
         level=level,
         drift=drift,
-        stability_index=stability_index(sample.shares[1:], expected_shares(reference)),
+        stability_index=found.stability_index,
         rates=rates,
         canaries=canaries,
         card=card,
@@ -222,19 +253,43 @@ def check_card(
     )
 
 
-def reference_of(card: ThresholdCard) -> Reference:
+def check_comparison(card: ThresholdCard, with_gallery: bool) -> None:
+    """Refuse the card of a gallery without one, and another card with a gallery."""
+    compared = COMPARED[card.comparison]
+    if with_gallery and card.comparison != "gallery":
+        raise InputError(
+            f"the card is for {compared} and not for a gallery: {MAKE_FOR_GALLERY}, or leave out --gallery"
+        )
+    if not with_gallery and card.comparison == "gallery":
+        raise InputError(
+            f"the card is for {compared} and not for pairs of items: give --gallery GALLERY, or {MAKE_AGAIN} for pairs"
+        )
+
+
+def reference_of(card: ThresholdCard) -> Reference | ProbeReference:
     """Return what the card keeps of its own set, and refuse a card that keeps nothing."""
+    if "class_thresholds" in (card.equalizer or {}):
+        raise InputError(
+            "the card is for similarities shifted by class thresholds, which a check does not know: evaluate labelled "
+            "probes with `isomargin evaluate --gallery --class-thresholds`"
+        )
+    if card.reference is None and card.comparison == "gallery":
+        left_out = (
+            "its probes were the enrolled items"
+            if (card.gallery or {}).get("leave_one_out")
+            else ("it is of an older version, or was made from an evaluation, or its known probes are of one class")
+        )
+        raise InputError(
+            f"the card has nothing that new probes could be compared with ({left_out}): {MAKE_FOR_GALLERY}"
+        )
     if card.reference is None:
         raise InputError(
             "the card has nothing that new data could be compared with (it is of an older version, or its pairs were "
             f"sampled, or its classes have fewer than four items): {MAKE_AGAIN}, from a file of embeddings"
         )
+    if card.reference.get("comparison") == KIND:
+        return ProbeReference.from_values(card.reference)
     return Reference.from_values(card.reference)
-
-
-def expected_shares(reference: Reference) -> Floats:
-    """(edges,) the share of random pairs of the card's set within each edge of the bins."""
-    return np.asarray((reference.negatives + reference.positives)[1:])
 
 
 def check_equalizer(card: ThresholdCard, equalizer: EqualizesSimilarity | None) -> None:
@@ -255,13 +310,58 @@ def check_equalizer(card: ThresholdCard, equalizer: EqualizesSimilarity | None) 
 # ----- without labels
 
 
-def random_rows(
-    matrix: Any, equalizer: EqualizesSimilarity | None, ids: Any, seed: int
+class Compared(NamedTuple):
+    """The comparison of a set without labels with that of the card."""
+
+    lengths: Floats
+    """(n,) lengths of the vectors."""
+    tests: dict[Null, tuple[DriftTest, ...]]
+    """The tests by null hypothesis; none if they cannot be made."""
+    stability_index: float | None
+    """Population stability index."""
+
+
+def compare_pairs(
+    reference: Reference,
+    matrix: Any,
+    rows: NDArray[np.int64],
+    equalizer: EqualizesSimilarity | None,
+    ids: Any,
+    classes: int | None,
+) -> Compared:
+    """Compare some rows with each other, and the distances of these pairs with those of the card."""
+    data, lengths = unit_vectors(matrix, rows, equalizer, ids)
+    sample = measure_sample(data, np.log(lengths), reference.distances)
+    tests = {null: drift_tests(reference, sample, null, classes) for null in NULLS}
+    expected = (reference.negatives + reference.positives)[1:]
+    return Compared(lengths, tests, stability_index(sample.shares[1:], expected))
+
+
+def compare_probes(
+    card: ThresholdCard,
+    reference: ProbeReference,
+    matrix: Any,
+    rows: NDArray[np.int64],
+    gallery: EmbeddingSet,
+    equalizer: EqualizesSimilarity | None,
+    ids: Any,
+    classes: int | None,
+) -> Compared:
+    """Compare some probes with the gallery of the card; there are no tests if the gallery is another one."""
+    rule = card.gallery or {}
+    how = Rule(rule["template"], rule["sides"], rule["margin"])
+    data, lengths = read_probes(matrix, rows, None, gallery, how, equalizer, ids)
+    if gallery_digest(data) != reference.gallery:
+        return Compared(lengths, {}, None)
+    sample, accepted = measure_probes(data, np.log(lengths), reference.distances, how.margin)
+    tests = {null: probe_tests(reference, sample, accepted, null, classes) for null in NULLS}
+    return Compared(lengths, tests, stability_index(sample.shares[1:], reference.means[2:]))
+
+
+def unit_vectors(
+    matrix: Any, rows: NDArray[np.int64], equalizer: EqualizesSimilarity | None, ids: Any
 ) -> tuple[ClassSortedVectors, Floats]:
-    """Return at most MOST_ITEMS random rows as unit vectors, with the shifts of an equalizer, and their lengths."""
-    if len(matrix) < FEWEST_ITEMS:
-        raise InputError(f"embeddings has {len(matrix)} rows: at least {FEWEST_ITEMS} are needed to check a card")
-    rows = np.sort(np.random.default_rng(seed).permutation(len(matrix))[:MOST_ITEMS])
+    """Return some rows as unit vectors, with the shifts of an equalizer, and their lengths."""
     vectors, lengths = chosen_units(matrix, rows)
     shifts: Shifts | None = None
     if equalizer is not None:
@@ -291,7 +391,9 @@ def cause_of(facts: bool, canaries: CanaryComparison | None) -> Cause:
     return "unknown" if canaries is None else "data"
 
 
-def changed_facts(card: ThresholdCard, reference: Reference, matrix: Any, model: str | None) -> list[str]:
+def changed_facts(
+    card: ThresholdCard, reference: Reference | ProbeReference, matrix: Any, model: str | None
+) -> list[str]:
     """Return what has changed without any test: the dimension, the name of the model."""
     found = []
     if reference.dimensions is not None and matrix.shape[1] != reference.dimensions:
@@ -301,7 +403,7 @@ def changed_facts(card: ThresholdCard, reference: Reference, matrix: Any, model:
     return found
 
 
-def length_facts(reference: Reference, lengths: Floats) -> list[str]:
+def length_facts(reference: Reference | ProbeReference, lengths: Floats) -> list[str]:
     """Return what is wrong with the lengths, if those of the card were all one."""
     other = float((np.abs(lengths - 1) > UNIT_TOLERANCE).mean())
     if not reference.unit_lengths or other <= 1 - UNIT_SHARE:
@@ -312,7 +414,7 @@ def length_facts(reference: Reference, lengths: Floats) -> list[str]:
     ]
 
 
-def missing_notes(card: ThresholdCard, reference: Reference, model: str | None) -> list[str]:
+def missing_notes(card: ThresholdCard, reference: Reference | ProbeReference, model: str | None) -> list[str]:
     """Return what could not be compared, and how it could be."""
     found = []
     if not reference.whole:

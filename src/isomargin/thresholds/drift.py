@@ -49,7 +49,7 @@ class DriftTest:
     """One statistic of a set, what a null hypothesis expects of it, and how likely a deviation like this is."""
 
     name: str
-    """``"accept_rate"``, ``"distribution"``, ``"centre"`` or ``"lengths"``."""
+    """``"accept_rate"``, ``"distribution"``, ``"centre"`` or ``"lengths"``; for galleries ``"accepted_probes"`` too."""
     value: float
     """The statistic: a rate, a distance between distributions or means, or a mean length."""
     expected: float
@@ -72,9 +72,9 @@ def drift_tests(reference: Reference, sample: Sample, null: Null, classes: int |
     if reference.whole:
         tests.append(distribution_test(sample.shares[1:], expected[1:], (of_card + of_set)[1:, 1:], degrees))
     if reference.centre is not None:
-        tests.append(centre_test(reference, reference.centre, sample, null, ratio, degrees))
+        tests.append(centre_test(reference.items, reference.centre, sample, null, ratio, degrees))
     if reference.log_length is not None and not reference.unit_lengths:
-        tests.append(length_test(reference, reference.log_length, sample, null, ratio, degrees))
+        tests.append(length_test(reference.items, reference.log_length, sample, null, ratio, degrees))
     return tuple(tests)
 
 
@@ -150,14 +150,15 @@ def sum_of_squares(name: str, statistic: float, traces: Floats, degrees: int) ->
     return DriftTest(name, float(np.sqrt(statistic)), float(np.sqrt(traces[0])), float("nan"), p_value)
 
 
-def centre_test(
-    reference: Reference, centre: Moments, sample: Sample, null: Null, ratio: float, degrees: int
-) -> DriftTest:
-    """Compare the mean unit vectors. A rotated space has the same distances, but another centre."""
+def centre_test(items: int, centre: Moments, sample: Sample, null: Null, ratio: float, degrees: int) -> DriftTest:
+    """Compare the mean unit vectors; ``items`` is the number of the card's items.
+
+    A rotated space has the same distances, but another centre.
+    """
     statistic = float(np.square(sample.centre - centre.mean).sum())
     parts = [centre.items / np.array([sample.items, sample.items**2])]
     if null == "same_classes":
-        parts.append(centre.within / np.array([reference.items, reference.items**2]))
+        parts.append(centre.within / np.array([items, items**2]))
     else:
         parts += [centre.classes, centre.classes * np.array([ratio, ratio**2])]
     trace = sum(part[0] for part in parts)
@@ -165,16 +166,14 @@ def centre_test(
     return sum_of_squares("centre", statistic, np.array([trace, min(square, trace**2)]), degrees)
 
 
-def length_test(
-    reference: Reference, log_length: Moments, sample: Sample, null: Null, ratio: float, degrees: int
-) -> DriftTest:
+def length_test(items: int, log_length: Moments, sample: Sample, null: Null, ratio: float, degrees: int) -> DriftTest:
     """Compare the mean logarithms of the lengths; deviations far below the tolerance of a unit length do not count."""
     from scipy.special import stdtr
 
     value, expected = sample.log_lengths.mean(), log_length.mean[0]
     variance = log_length.items[0] / sample.items + UNIT_TOLERANCE**2
     if null == "same_classes":
-        variance += log_length.within[0] / reference.items
+        variance += log_length.within[0] / items
     else:
         spread = sample.log_lengths.var() / max(log_length.items[0], UNIT_TOLERANCE**2)  # as for the accept rate
         variance += log_length.classes[0] * (1 + ratio * spread)

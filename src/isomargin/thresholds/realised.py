@@ -1,17 +1,24 @@
 """The rates of a labelled set at the threshold of a card, compared with what the card says."""
 
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isomargin.core.json_values import null_for_nan
+from isomargin.io.embedding_set import EmbeddingSet
 from isomargin.measure.evaluate import EqualizesSimilarity, evaluate
 from isomargin.measure.evaluation import Evaluation
+from isomargin.measure.gallery import evaluate_gallery
 from isomargin.measure.pairs.distances import Floats
-from isomargin.measure.statistics.intervals import Interval, note_on_few_classes, rate_intervals
+from isomargin.measure.statistics.intervals import (
+    Interval,
+    identification_intervals,
+    note_on_few_classes,
+    rate_intervals,
+)
 from isomargin.thresholds.card import ThresholdCard
 
 FACTOR = 2  # a class has left its tolerance if its rate is beyond this multiple of the card's rate
@@ -41,7 +48,7 @@ class PromiseKept:
 
     what: str
     """The promise as a sentence."""
-    rate: Literal["far", "frr"]
+    rate: Literal["far", "frr", "fpir"]
     """The rate that is promised."""
     value: float
     """The mean rate of the classes, or the share of classes beyond the promised rate."""
@@ -65,28 +72,44 @@ class RealisedRates:
     frr: Interval
     """False reject rate."""
     worse: tuple[str, ...]
-    """Which of them, ``"far"`` or ``"frr"``, exceed those of the card by more than chance explains."""
+    """Which rates exceed those of the card by more than chance explains."""
     classes: int
     """Number of classes."""
     beyond: tuple[ClassBeyond, ...]
     """Classes whose rate is beyond twice the card's, worst first."""
     promise: PromiseKept | None = None
     """Whether the promise is kept, if the card has one; it then decides instead of that rate's measured value."""
+    fpir: Interval | None = None
+    """False positive identification rate; None for other comparisons than galleries, and without unknown probes."""
+    fnir: Interval | None = None
+    """False negative identification rate; None for other comparisons than galleries."""
+    decisive: tuple[str, ...] = ("far", "frr")
+    """The rates that decide: ``"fpir"`` and ``"fnir"`` if the threshold was chosen for an FPIR."""
+
+    @property
+    def intervals(self) -> dict[str, Interval]:
+        """The rates that are known, by name."""
+        found = {"far": self.far, "frr": self.frr, "fpir": self.fpir, "fnir": self.fnir}
+        return {name: value for name, value in found.items() if value is not None}
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """What fails the card: ``"far"`` or ``"frr"``, compared with the measured rates, or the ``"promise"``."""
+        """What fails the card: rates compared with the measured ones, or the ``"promise"``."""
+        worse = tuple(name for name in self.worse if name in self.decisive)
         if self.promise is None:
-            return self.worse
-        others = tuple(name for name in self.worse if name != self.promise.rate)
+            return worse
+        others = tuple(name for name in worse if name != self.promise.rate)
         return others if self.promise.kept else (*others, "promise")
 
     def as_values(self) -> dict[str, Any]:
         """Convert to JSON values."""
         return {
             "classes": self.classes,
-            "far": {name: null_for_nan(value) for name, value in asdict(self.far).items()},
-            "frr": {name: null_for_nan(value) for name, value in asdict(self.frr).items()},
+            **{
+                name: {part: null_for_nan(value) for part, value in asdict(found).items()}
+                for name, found in self.intervals.items()
+            },
+            "decisive": list(self.decisive),
             "worse": list(self.worse),
             "beyond": [asdict(each) for each in self.beyond],
             "promise": None if self.promise is None else asdict(self.promise) | {"kept": self.promise.kept},
@@ -103,25 +126,50 @@ def realised_rates(
     level: float,
     draws: int,
     seed: int,
+    gallery: EmbeddingSet | None = None,
 ) -> tuple[RealisedRates, list[str]]:
     """Measure a labelled set at the threshold of the card, and compare it with the card's rates; return notes too.
 
     The two tests, one per rate and for an increase only, share the level. Intervals over classes are somewhat too
     narrow if a few classes decide on a rate, so their confidence is 1 - level / 2, where 1 - level would do otherwise.
     """
-    evaluation = evaluate_labelled(card, embeddings, labels, equalizer, ids)
+    evaluation = evaluate_labelled(card, embeddings, labels, equalizer, ids, gallery)
     evaluation.axis.check(card.distance)
-    intervals = rate_intervals(evaluation, card.distance, draws, 1 - level / 2, seed)
-    measured = (card.measured["far"], card.measured["frr"])
-    worse = [
-        name
-        for name, found, before in zip(("far", "frr"), intervals, measured, strict=True)
-        if lowest_increase(found, before) > 0
-    ]
-    beyond = classes_beyond(evaluation, card, level)
+    far, frr = rate_intervals(evaluation, card.distance, draws, 1 - level / 2, seed)
+    fpir = fnir = None
     notes = [note.replace("the intervals", "the intervals of the rates") for note in note_on_few_classes(evaluation)]
-    promise = check_promise(evaluation, card, level)
-    return RealisedRates(*intervals, tuple(worse), evaluation.class_count, beyond, promise), notes
+    if gallery is not None:
+        fpir, fnir = identification_intervals(evaluation, card.distance, draws, 1 - level / 2, seed)
+        if not evaluation.gallery.unknown:
+            fpir = None
+            notes.append("no new probe is unknown, so FPIR was not compared: add labelled probes of other classes")
+    rates = RealisedRates(
+        far=far,
+        frr=frr,
+        worse=(),
+        classes=evaluation.class_count,
+        beyond=classes_beyond(evaluation, card, level),
+        promise=check_promise(evaluation, card, level),
+        fpir=fpir,
+        fnir=fnir,
+        decisive=("fpir", "fnir") if chosen_for_fpir(card) else ("far", "frr"),
+    )
+    before = measured_rates(card)
+    worse = [name for name, found in rates.intervals.items() if name in before]
+    worse = [name for name in worse if lowest_increase(rates.intervals[name], before[name]) > 0]
+    return replace(rates, worse=tuple(worse)), notes
+
+
+def chosen_for_fpir(card: ThresholdCard) -> bool:
+    """Return whether the threshold of a card was chosen for an FPIR, or promises one."""
+    return card.target.startswith("FPIR") or (card.promise or {}).get("rate") == "fpir"
+
+
+def measured_rates(card: ThresholdCard) -> dict[str, dict[str, Any]]:
+    """Return the rates on the card, with their intervals, by name."""
+    found = {"far": card.measured["far"], "frr": card.measured["frr"]}
+    found |= {name: (card.gallery or {}).get(name) for name in ("fpir", "fnir")}
+    return {name: rate for name, rate in found.items() if rate is not None}
 
 
 def check_promise(evaluation: Evaluation, card: ThresholdCard, level: float) -> PromiseKept | None:
@@ -133,12 +181,17 @@ def check_promise(evaluation: Evaluation, card: ThresholdCard, level: float) -> 
     from scipy.special import betaincinv, stdtrit
 
     promise = card.promise or {}
-    if promise.get("rate") not in ("far", "frr") or "target" not in promise:
+    if promise.get("rate") not in ("far", "frr", "fpir") or "target" not in promise:
         return None
     rate, target, delta = promise["rate"], float(promise["target"]), promise.get("delta")
     point = evaluation.at(card.distance)
-    rates = point.class_far if rate == "far" else point.class_frr
+    if rate == "fpir":
+        rates = evaluation.gallery.at(card.distance).unknown_fpir
+    else:
+        rates = point.class_far if rate == "far" else point.class_frr
     known = rates[~np.isnan(rates)]
+    if len(known) < 2:
+        return None
     if delta is not None:
         over = int((known > target + 1e-12).sum())
         low = float(betaincinv(over, len(known) - over + 1, level / 2)) if over else 0.0
@@ -149,15 +202,24 @@ def check_promise(evaluation: Evaluation, card: ThresholdCard, level: float) -> 
 
 
 def evaluate_labelled(
-    card: ThresholdCard, embeddings: Any, labels: Any, equalizer: EqualizesSimilarity | None, ids: Any
+    card: ThresholdCard,
+    embeddings: Any,
+    labels: Any,
+    equalizer: EqualizesSimilarity | None,
+    ids: Any,
+    gallery: EmbeddingSet | None,
 ) -> Evaluation:
     """Evaluate a set near the threshold of the card, whatever its number of pairs; no other rate is used."""
     low = card.distance - NEAR if equalizer is not None else max(card.distance - NEAR, 0.0)
-    more: dict[str, Any] = {} if equalizer is None else {"equalizer": equalizer, "ids": ids}
-    more |= {"distances": (low, low + NEAR), "target_far": ANY_FAR, "k": (1,), "map_at_r": False}
+    how: dict[str, Any] = {"distances": (low, low + NEAR), "target_far": ANY_FAR, "k": (1,), "equalizer": equalizer}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        return evaluate(embeddings, labels, **more)
+        if gallery is None:
+            return evaluate(embeddings, labels, **how, ids=ids, map_at_r=False)
+        rule = card.gallery or {}
+        how |= {"template": rule["template"], "margin": rule["margin"], "probe_ids": ids}
+        how |= {} if equalizer is None else {"sides": rule["sides"]}
+        return evaluate_gallery(gallery.vectors, gallery.labels, embeddings, labels, **how)
 
 
 def lowest_increase(found: Interval, before: dict[str, Any]) -> float:
@@ -203,6 +265,11 @@ def classes_beyond(evaluation: Evaluation, card: ThresholdCard, level: float) ->
 
 
 def by_pairs(rates: Floats, evaluation: Evaluation, name: str, classes: NDArray[np.int64]) -> Floats:
-    """(classes,) variance of each rate as if its pairs were independent, the least that it can be."""
+    """(classes,) variance of each rate as if its pairs were independent, the least that it can be.
+
+    Half a pair is added to either side, so that a rate of 0 or 1 has a variance too.
+    """
     counts = evaluation.counts.negatives if name == "far" else evaluation.counts.positives
-    return np.asarray(rates * (1 - rates) / np.maximum(counts.totals[classes], 1))
+    pairs = np.maximum(counts.totals[classes], 1)
+    near = (rates * pairs + 0.5) / (pairs + 1)
+    return np.asarray(near * (1 - near) / pairs)

@@ -295,8 +295,8 @@ def sort_probes(data: GalleryData, probes: Any, probe_labels: Any, dtype: type) 
         )
     if len(unknown_names) > 1 and len(np.unique(unknown_names)) == 1:
         notes.append(
-            f"all unknown probes have the label {unknown_names[0]!r}: intervals and promises take each as a class of "
-            "its own"
+            f"all unknown probes have the label {unknown_names.tolist()[0]!r}: intervals and promises take each as a "
+            "class of its own"
         )
     if known.all():
         notes.append("no probe is unknown: FPIR, and the scores at a FPIR, are absent")
