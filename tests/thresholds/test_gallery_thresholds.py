@@ -128,3 +128,12 @@ def test_the_command_takes_class_thresholds_and_the_card_names_them(run, sets, t
     code, _, err = run("check", tmp_path / "card.json", tmp_path / "probes.npz", *options[:2])
     assert code == 2
     assert "shifted by class thresholds, which a check does not know" in err
+
+
+def test_with_one_label_for_all_unknown_probes_only_an_expected_fpir_is_promised(sets):
+    items, enrolled, probes, labels = sets
+    with pytest.warns(UserWarning, match="all unknown probes have the label 99"):
+        evaluation = im.evaluate_gallery(items, enrolled, probes, np.where(labels < 40, labels, 99), progress=None)
+    assert im.promise_threshold(evaluation, fpir=0.05, draws=100).promise.classes == 400
+    with pytest.raises(im.InputError, match="whose FPIR is 0 or 1, so delta would be the FPIR"):
+        im.promise_threshold(evaluation, fpir=0.05, delta=0.1)

@@ -232,7 +232,7 @@ def promise_threshold(
         frr: the false reject rate to promise. Classes of one item have none and are left out.
         fpir: for a gallery, the false positive identification rate to promise for classes that are not enrolled. The
             calibration classes are those of the unknown probes; if all of these have one label, each probe is taken as
-            a class of its own.
+            a class of its own, and only an expected FPIR can be promised.
         delta: probability with which a new class may exceed the rate; None for the promise in expectation.
         draws: number of bootstrap draws of the confidence intervals, see `rate_intervals`.
         confidence: confidence level of the intervals.
@@ -272,6 +272,11 @@ def promise_threshold(
     distances: ClassDistances = evaluation.counts.positives if rate == "frr" else evaluation.counts.negatives
     if rate == "fpir":
         distances = unknown_distances(evaluation)
+        if delta is not None and int(distances.totals.max()) == 1:
+            raise InputError(
+                "every unknown probe is taken as a class of its own, whose FPIR is 0 or 1, so delta would be the FPIR: "
+                "leave out delta for a promise in expectation (--unseen), or give unknown probes the labels of classes"
+            )
     distance = promised_distance(distances, rate, target, delta)
     if rate == "frr" and isinstance(distances, ListedDistances):
         # Midway to the next pair of either kind: negative pairs beyond the last positive pair need not be accepted.
