@@ -137,3 +137,19 @@ def test_with_one_label_for_all_unknown_probes_only_an_expected_fpir_is_promised
     assert im.promise_threshold(evaluation, fpir=0.05, draws=100).promise.classes == 400
     with pytest.raises(im.InputError, match="whose FPIR is 0 or 1, so delta would be the FPIR"):
         im.promise_threshold(evaluation, fpir=0.05, delta=0.1)
+
+
+def test_the_card_of_equalized_templates_says_how_they_are_served_and_that_is_so(sets):
+    items, enrolled, probes, labels = sets
+    templates, names = im.make_templates(items, enrolled)
+    equalizer = im.Equalizer(neighbours=5, skip=0).fit(templates)
+    evaluation = im.evaluate_gallery(*sets, equalizer=equalizer, sides="template", progress=None)
+    choice = im.choose_threshold(evaluation, fpir=0.05, draws=100)
+    card = im.make_card(choice, evaluation)
+    assert "Templates alone are equalized" in card.summary()
+    served = equalizer.transform_queries(probes) @ equalizer.transform_reference().T + equalizer.offset_ / 2
+    accepted = served >= card.threshold["equalized_similarity"]
+    unknown = ~np.isin(labels, names)
+    assert accepted[unknown].any(axis=1).mean() == pytest.approx(choice.identification.fpir.value)
+    with pytest.raises(im.InputError, match="there is no equalizer whose shifts it could choose"):
+        im.evaluate_gallery(*sets, sides="template")

@@ -164,6 +164,8 @@ def evaluate_gallery(
         map_at_r=False,
     )
     check_margin(margin)
+    if equalizer is None and sides != "both":
+        raise InputError(f"sides is {sides!r}, but there is no equalizer whose shifts it could choose: give one")
     checks.one_of(sides, "sides", get_args(Sides))
     if threads is not None:
         checks.whole(threads, "threads")

@@ -18,6 +18,17 @@ SHOWN = 3  # classes per list in a summary; the card has more
 NAME = 40  # columns of a name on the same line as its values
 
 
+SERVING = {
+    "both": "To serve it: index the vectors of Equalizer.transform_reference by inner product (not cosine), find r(x) "
+    "by a first search with transform_neighbour_queries, search with transform_queries, and accept what "
+    "inner_product_thresholds says; docs/equalize-serving.md has the steps.",
+    "template": "Templates alone are equalized. To serve it: index the vectors of Equalizer.transform_reference by "
+    "inner product (not cosine), search with transform_queries, add half the constant to the inner product, and accept "
+    "what is at least the equalized similarity above.",
+    "probe": "Probes alone are equalized. To serve it: add Equalizer.shifts(probes).values to the cosines, one value "
+    "per probe, and accept what is at least the equalized similarity above.",
+}
+"""How equalized similarities are served, by the side that is equalized."""
 FLOAT32 = "Engines, and counts of large sets, are in float32: pairs within 3e-6 may go either way."
 
 
@@ -133,11 +144,7 @@ def equalizer_lines(equalizer: dict[str, Any]) -> list[str]:
             f"Equalized by neighbours {first} to {last} ({equalizer['method']}), weight {equalizer['weight']:g}, "
             f"constant {equalizer['offset']:.9f}; digest {equalizer['digest'][:16]}"
         ),
-        *wrapped(
-            "To serve it: index the vectors of Equalizer.transform_reference by inner product (not cosine), find r(x) "
-            "by a first search with transform_neighbour_queries, search with transform_queries, and accept what "
-            "inner_product_thresholds says; docs/equalize-serving.md has the steps."
-        ),
+        *wrapped(SERVING[str(equalizer.get("sides", "both"))]),
         *lines,
         *wrapped(FLOAT32),
     ]

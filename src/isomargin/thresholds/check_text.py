@@ -141,7 +141,7 @@ def rate_lines(check: "CardCheck", rates: "RealisedRates") -> list[str]:
     lines += [rate_line(check, rates, name) for name in rates.decisive if name in rates.intervals]
     if rates.promise is not None:
         mark, word = (" ", "kept as far as can be told") if rates.promise.kept else ("*", "broken")
-        value = f"{percent(rates.promise.value)}, at least {percent(rates.promise.low)}"
+        value = f"{percent(rates.promise.value)}, at least {percent(max(rates.promise.low, 0.0))}"
         lines += wrapped(f"promise {word} (found {value}): {rates.promise.what}", mark=f"{mark} ")
     others = [name for name in rates.intervals if name not in rates.decisive]
     lines += ["  for information:"] if others else []
