@@ -4,7 +4,7 @@
     python benchmarks/check_card.py clinc150.npz --without oos               # any file of embeddings
     python benchmarks/check_card.py --omniglot omniglot28.npz                # 64 principal components of the pixels
 
-Each repetition draws the set of a card and a later set anew. For the null hypothesis "same classes", items of the same
+Each repetition redraws the set of a card and a later set. For the null hypothesis "same classes", items of the same
 classes are divided between the two; for "new classes", the classes are. Dividing a finite population at random leaves
 a difference that varies as that between two independent draws, so false alarms can be counted on real data too. The
 items of the later set are spread over its classes at random, as in a random sample. Then the later set is changed in

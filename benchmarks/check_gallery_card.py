@@ -3,7 +3,7 @@
     python benchmarks/check_gallery_card.py                                  # made data, whose truth is known
     python benchmarks/check_gallery_card.py clinc150.npz                     # with `part`: train is enrolled
 
-Each repetition draws the probes of a card and later probes anew; the gallery is fixed. For the null hypothesis "same
+Each repetition redraws the probes of a card and later probes; the gallery is fixed. For the null hypothesis "same
 classes", both are random samples of the same probes (or of the same distribution). For "new classes", the known probes
 of the card are of one half of the enrolled classes and the later ones of the other half, and unknown probes are of
 other unknown classes. Then the later probes are changed in known ways, and alarms are counted again.

@@ -3,13 +3,13 @@
     python benchmarks/class_thresholds.py --clinc clinc150-wordllama256.npz --cub cub-lite0-160.npz \\
         --omniglot omniglot28.npz --draws 20
 
-Ten items of each class are enrolled, drawn anew in each of the draws; mean templates; FPIR 5%.
+Ten items of each class are enrolled, others in each of the draws; mean templates; FPIR 5%.
 
 - CLINC: enrolled from the training part, known probes the test part, unknown probes all out-of-scope requests.
 - CUB: 150 classes enrolled, known probes the rest of their images, unknown probes the other 50 classes. The classes
-  are drawn anew too.
+  are redrawn too.
 - Omniglot, 64 principal components of the pixels of the background classes: 440 of the 659 test classes enrolled,
-  known probes the rest of their images, unknown probes the others. The classes are drawn anew too.
+  known probes the rest of their images, unknown probes the others. The classes are redrawn too.
 
 `--unknowns` names the settings of `ClassThresholds`; "given" is the mix ¼ q99.8(negatives) + ¼ mean(positives), neither
 chosen nor refused; "equalized" is "both" beside an equalizer of the probes with fixed settings, which subtracts 0.3

@@ -423,8 +423,16 @@ def test_the_values_are_json_and_the_summary_names_the_verdict(world, card):
     vectors, labels = world.sample(300)
     check = im.check_card(card, vectors, labels, draws=100)
     assert json.loads(json.dumps(check.as_values(), allow_nan=False))["holds"] is True
-    assert check.summary().startswith("The card holds: nothing has changed")
+    assert check.summary().startswith("The card holds: its rates are not significantly worse.")
+    assert im.check_card(card, vectors, draws=100).summary().startswith("The card holds: nothing has changed")
     assert max(map(len, check.summary().splitlines())) <= 100
+
+
+def test_rates_that_hold_on_items_that_differ_are_said_to_do_so(world, card):
+    vectors, labels = world.sample(300)
+    check = im.check_card(card, 1.25 * vectors, labels, draws=100)
+    assert check.holds
+    assert "The items differ from the card's" in check.summary()
 
 
 def test_both_null_hypotheses_are_tested_by_every_statistic(card, world):

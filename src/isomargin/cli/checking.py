@@ -155,10 +155,11 @@ def canaries(
     with writing(place):
         chosen.save(place)
     kind = "by their ids" if ids is not None else "by the numbers of their rows, because the file has no ids"
+    of_gallery = " --gallery GALLERY.npz" if opened.comparison == "gallery" else ""
     print(f"{len(chosen.ids):,} canaries written to {place}, named {kind}")
     print(
         f"Later: embed the same items again, save them with their ids, and run\n"
-        f"  isomargin check {card} NEW.npz --canaries AGAIN.npz"
+        f"  isomargin check {card} NEW.npz{of_gallery} --canaries AGAIN.npz"
     )
 
 

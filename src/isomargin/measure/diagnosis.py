@@ -128,7 +128,8 @@ def uneven_rates(evaluation: "Evaluation") -> Finding | None:
         sentence = f"Class FAR goes from {value_range(point.class_far)} at the one threshold for FAR {far}."
         return Finding("far_spread", sentence, after_equalizing(evaluation) if evaluation.equalizer else equalize)
     if frr_spread > FRR_SPREAD:
-        sentence = f"Class FARs are alike, but class FRR goes from {value_range(point.class_frr)}."
+        alike = "Class FARs are alike, but class" if evaluation.far_within_two.classes else "Class"
+        sentence = f"{alike} FRR goes from {value_range(point.class_frr)}."
         align = "train with class alignment (docs/training.md)"
         return Finding(
             "frr_spread", sentence, align if evaluation.equalizer else f"{align} or, with less effect, {equalize}"
@@ -139,8 +140,8 @@ def uneven_rates(evaluation: "Evaluation") -> Finding | None:
 def uneven_templates(evaluation: "Evaluation") -> Finding | None:
     """Return whether the FARs of enrolled classes differ by more than the noise of the probes."""
     far_spread, _ = rate_spreads(evaluation)
-    if far_spread <= FAR_SPREAD:
-        return None
+    if far_spread <= FAR_SPREAD or not evaluation.far_within_two.classes:
+        return None  # with too few comparisons, class FARs say little
     far = percent(evaluation.settings.target_far)
     sentence = f"Class FAR goes from {value_range(evaluation.target.class_far)} at the one threshold for FAR {far}."
     if evaluation.equalizer is not None:

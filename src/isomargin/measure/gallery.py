@@ -7,6 +7,7 @@ those of identification (1:N, with unknown probes).
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
@@ -170,21 +171,17 @@ def evaluate_gallery(
     if threads is not None:
         checks.whole(threads, "threads")
     check_probes(probes, probe_labels, leave_one_out)
-    dtype: type = np.float32
-
-    def read() -> GalleryData:
-        data = read_gallery(gallery, gallery_labels, probes, probe_labels, template, leave_one_out, dtype)
-        if equalizer is not None:
-            probe_rows = gallery if leave_one_out else probes
-            data = shift(data, equalizer, gallery, gallery_ids, probe_rows, probe_ids, sides)
-        return data if class_thresholds is None else subtract_offsets(data, class_thresholds)
-
-    data = read()
-    check_rates(data, settings)
+    sets = (gallery, gallery_labels, probes, probe_labels)
+    data = read_gallery(*sets, template, leave_one_out)
     exactly = data.comparisons <= LISTED and len(data.probes) * len(data.rows) <= 8 * LISTED
     if exactly:
-        dtype = np.float64
-        data = read()
+        data = read_gallery(*sets, template, leave_one_out, np.float64)
+    if equalizer is not None:
+        probe_rows = gallery if leave_one_out else probes
+        data = shift(data, equalizer, gallery, gallery_ids, probe_rows, probe_ids, sides)
+    if class_thresholds is not None:
+        data = subtract_offsets(data, class_thresholds)
+    check_rates(data, settings)
     bar: AbstractContextManager[Any] = progress_bar("comparing") if progress == "auto" else nullcontext(progress)
     with bar as report:
         result = compare_exactly(data) if exactly else compare_in_tiles(data, threads, report)
@@ -222,16 +219,22 @@ def shift(
     probe_ids: Any,
     sides: Sides,
 ) -> GalleryData:
-    """Add an equalizer's shifts to the similarities of probes and templates."""
+    """Add an equalizer's shifts to the similarities of probes and templates, and its notes to those of the data.
+
+    That probes are not in the reference is as it should be, so there is no note about it.
+    """
     row_values, probe_values = np.zeros(len(data.rows)), np.zeros(len(data.probes))
+    notes: list[str] = []
     if sides != "probe":
         found = equalizer.shifts(data.rows if data.template == "mean" else gallery, gallery_ids)
         row_values = found.values if data.template == "mean" else found.values[data.item_order]
+        notes += [f"gallery: {note}" for note in found.notes]
     if sides != "template":
         own_ids = gallery_ids if data.own_row is not None and data.template != "mean" else probe_ids
         found = equalizer.shifts(probes, own_ids)
         probe_values = found.values[data.probe_order]
-    return data.with_shifts(probe_values, row_values, found.axis)
+        notes += [f"probes: {note}" for note in found.notes if found.own_class != "outside"]
+    return replace(data.with_shifts(probe_values, row_values, found.axis), notes=(*data.notes, *notes))
 
 
 def subtract_offsets(data: GalleryData, class_thresholds: HasClassOffsets) -> GalleryData:

@@ -72,6 +72,11 @@ def headline(check: "CardCheck") -> str:
         titles = null_titles(check)
         other = titles["new_classes" if "same_classes" in rejected else "same_classes"]
         return f"The card holds if these are {other}; they are not {titles[min(rejected)]}."
+    if check.holds and check.rates is not None:
+        differ = (
+            " The items differ from the card's all the same (below)." if rejected == set(null_titles(check)) else ""
+        )
+        return f"The card holds: its rates are not significantly worse.{differ}"
     return f"The card {'holds' if check.holds else 'does not hold'}: {CAUSES[check.cause]}."
 
 

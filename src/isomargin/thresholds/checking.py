@@ -268,6 +268,11 @@ def check_comparison(card: ThresholdCard, with_gallery: bool) -> None:
 
 def reference_of(card: ThresholdCard) -> Reference | ProbeReference:
     """Return what the card keeps of its own set, and refuse a card that keeps nothing."""
+    if card.comparison == "trials":
+        raise InputError(
+            f"the card is for {COMPARED['trials']}, which cannot be checked: evaluate a new list with "
+            "`isomargin evaluate --trials`"
+        )
     if "class_thresholds" in (card.equalizer or {}):
         raise InputError(
             "the card is for similarities shifted by class thresholds, which a check does not know: evaluate labelled "

@@ -167,16 +167,16 @@ class GalleryResampler(Resampler):
         known_sizes = self.evaluation.sizes
         unknown_sizes = np.bincount(gallery.unknown_class, minlength=len(gallery.unknown_names))
         changed = enrolled - 1.0  # by how much each template's weight differs from once
-        fpir = share(unknown @ decisions.accepted, (unknown @ unknown_sizes)[:, None])
-        fpir = fpir + decisions.template_factors[0] * (changed @ decisions.accepted_by) / max(gallery.unknown, 1)
-        rates = [
-            share(enrolled @ own, (enrolled @ known_sizes)[:, None]) + factor * (changed @ by) / gallery.known
-            for own, by, factor in (
-                (decisions.missed, decisions.missed_by, decisions.template_factors[1]),
-                (decisions.wrong, decisions.wrong_by, decisions.template_factors[2]),
-            )
-        ]
-        return np.clip(fpir, 0.0, 1.0), np.clip(rates[0], 0.0, 1.0), np.clip(rates[1], 0.0, 1.0)
+        parts = (
+            (unknown, unknown_sizes, decisions.accepted, decisions.accepted_by),
+            (enrolled, known_sizes, decisions.missed, decisions.missed_by),
+            (enrolled, known_sizes, decisions.wrong, decisions.wrong_by),
+        )
+        fpir, fnir, wrong = (
+            np.clip(share(probes @ own + factor * (changed @ by), (probes @ sizes)[:, None]), 0.0, 1.0)
+            for (probes, sizes, own, by), factor in zip(parts, decisions.template_factors, strict=True)
+        )
+        return fpir, fnir, wrong
 
     @cached_property
     def around_threshold(self) -> tuple[Floats, Decisions]:
