@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import isomargin as im
+from isomargin.measure.gallery_shifts import GalleryShifts
 from isomargin.thresholds.checking import reference_of
 from isomargin.thresholds.probe_drift import null_covariances
-from isomargin.thresholds.probe_reference import ProbeReference, Rule, gallery_digest, probe_values, read_probes
+from isomargin.thresholds.probe_reference import ProbeReference, gallery_digest, probe_values, read_probes
 
 DIMENSIONS, ENROLLED, UNKNOWN = 8, 30, 20
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -87,7 +88,7 @@ def scores(world, vectors, template):
 def test_the_numbers_of_a_probe_are_shares_of_its_comparisons_and_whether_a_class_is_accepted(world, template, margin):
     vectors, _ = world.probes(40)
     distances = np.array([0.6, 0.4, 0.9, 1.3])
-    data, _ = read_probes(vectors, np.arange(40), None, world.gallery, Rule(template, "none", margin), None)
+    data, _ = read_probes(vectors, np.arange(40), None, world.gallery, template, GalleryShifts())
     found = probe_values(data, distances, margin)
     compared, best = scores(world, vectors, template)
     for i, distance in enumerate(distances):
@@ -131,9 +132,9 @@ def test_the_reference_survives_the_file_of_the_card(world, card, tmp_path):
 
 def test_the_digest_of_a_gallery_knows_its_classes_but_not_the_order_of_its_rows(world):
     def of(vectors, labels, template):
-        rule, rows = Rule(template, "none", 0.0), np.arange(10)
+        rows = np.arange(10)
         gallery = im.EmbeddingSet(vectors, labels)
-        return gallery_digest(read_probes(world.gallery.vectors, rows, None, gallery, rule, None)[0])
+        return gallery_digest(read_probes(world.gallery.vectors, rows, None, gallery, template, GalleryShifts())[0])
 
     vectors, labels = world.gallery.vectors, world.gallery.labels
     order = np.random.default_rng(0).permutation(len(labels))
@@ -246,27 +247,32 @@ def test_a_promised_fpir_is_compared_with_the_unknown_classes(world, measured):
     assert (kept.promise.rate, kept.promise.kept, kept.failed) == ("fpir", True, ())
 
 
-def test_an_equalizer_is_applied_to_the_sides_that_the_card_says(world, measured):
+@pytest.mark.parametrize("shifted_by", ["equalizer", "class_thresholds", "both"])
+def test_similarities_are_shifted_as_the_card_says(world, measured, shifted_by):
     vectors, labels = measured
     templates, _ = im.make_templates(world.gallery.vectors, world.gallery.labels)
-    equalizer = im.Equalizer(neighbours=5, weight=0.5, method="cohort").fit(templates)
-    how = {"equalizer": equalizer, "sides": "template"}
+    shifts = {
+        "equalizer": im.Equalizer(neighbours=5, weight=0.5, method="cohort").fit(templates),
+        "class_thresholds": im.ClassThresholds(0.5, (0.5, 0.25)).fit(world.gallery.vectors, world.gallery.labels),
+    }
+    shifts = {name: value for name, value in shifts.items() if shifted_by in (name, "both")}
+    how = shifts | ({"sides": "template"} if "equalizer" in shifts else {})
     evaluation = im.evaluate_gallery(world.gallery.vectors, world.gallery.labels, vectors, labels, progress=None, **how)
     card = im.make_card(
         im.choose_threshold(evaluation, fpir=0.1, draws=100),
         evaluation,
         embeddings=im.EmbeddingSet(vectors, labels),
         gallery=world.gallery,
-        equalizer=equalizer,
+        **shifts,
     )
     identification = evaluation.gallery
     nearest = identification.first_distance.copy()
     nearest[: identification.known] = np.minimum(nearest[: identification.known], identification.own_distance)
     assert reference_of(card).means[0] == pytest.approx((nearest <= card.distance).mean())
     later, numbers = world.probes(500)
-    check = im.check_card(card, later, numbers, gallery=world.gallery, equalizer=equalizer, draws=100)
-    assert check.holds
-    with pytest.raises(im.InputError, match="the card is for equalized similarities"):
+    assert im.check_card(card, later, numbers, gallery=world.gallery, draws=100, **shifts).holds
+    assert im.check_card(card, later, gallery=world.gallery, **shifts).holds
+    with pytest.raises(im.InputError, match=r"the card was measured (on equalized similarities|with class thresholds)"):
         im.check_card(card, later, gallery=world.gallery)
 
 

@@ -125,9 +125,23 @@ def test_the_command_takes_class_thresholds_and_the_card_names_them(run, sets, t
     card = im.ThresholdCard.load(tmp_path / "card.json")
     assert card.distance == pytest.approx(evaluation.at_fpir(0.05).distance)
     assert card.equalizer["digest"] == evaluation.equalizer["digest"]
+    code, out, _ = run("check", tmp_path / "card.json", tmp_path / "probes.npz", *options, "--draws", 100)
+    assert code == 0
+    assert out.startswith("The card holds: its rates are not significantly worse.")
     code, _, err = run("check", tmp_path / "card.json", tmp_path / "probes.npz", *options[:2])
     assert code == 2
-    assert "shifted by class thresholds, which a check does not know" in err
+    assert "the card was measured with class thresholds: give its class thresholds (--class-thresholds)" in err
+
+
+def test_items_other_than_those_of_the_class_thresholds_are_noted(sets):
+    items, enrolled, *others = sets
+    fitted = im.ClassThresholds(shrink=0.5, weights=(0.25, 0.25)).fit(items, enrolled)
+    order = np.random.default_rng(0).permutation(len(items))
+    same = im.evaluate_gallery(items[order], enrolled[order], *others, class_thresholds=fitted, progress=None)
+    assert not [note for note in same.notes if "fitted on" in note]
+    fewer = np.delete(order, np.flatnonzero(enrolled[order] == enrolled[0])[:1])
+    with pytest.warns(UserWarning, match="not those that the class thresholds were fitted on"):
+        im.evaluate_gallery(items[fewer], enrolled[fewer], *others, class_thresholds=fitted, progress=None)
 
 
 def test_with_one_label_for_all_unknown_probes_only_an_expected_fpir_is_promised(sets):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from isomargin.cli.common import check_writable, writing
-from isomargin.cli.galleries import GalleryLabels, GalleryOptions, read_enrolled
+from isomargin.cli.galleries import GalleryLabels, GalleryOptions, open_class_thresholds, read_enrolled
 from isomargin.cli.opening import EmbeddingsKey, EqualizerFile, ReadOptions, kind_of, open_card, open_equalizer
 from isomargin.core.errors import InputError, MissingLabelsError
 from isomargin.core.text import printable
@@ -68,6 +68,9 @@ def check(
         ),
     ] = None,
     gallery_labels: GalleryLabels = None,
+    class_thresholds: Annotated[
+        Path | None, typer.Option(help="The class thresholds of the card's gallery, if the card was made with them.")
+    ] = None,
     template: Annotated[
         str | None, typer.Option(help="What a probe is compared with: it must be what the card says, the default.")
     ] = None,
@@ -118,6 +121,7 @@ def check(
             classes=classes,
             level=level,
             equalizer=equalizes,
+            class_thresholds=open_class_thresholds(class_thresholds),
             ids=ids if equalizes is not None and comparable(equalizes, ids) else None,
             draws=draws,
             seed=seed,

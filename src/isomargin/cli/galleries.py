@@ -22,6 +22,7 @@ from isomargin.core.errors import InputError
 from isomargin.core.text import printable
 
 if TYPE_CHECKING:
+    from isomargin.equalize.class_thresholds import ClassThresholds
     from isomargin.io.embedding_set import EmbeddingSet
     from isomargin.measure.evaluation import Evaluation
 
@@ -137,6 +138,13 @@ def read_enrolled(options: ReadOptions, gallery: GalleryOptions) -> "EmbeddingSe
     return open_embeddings(gallery.gallery, ReadOptions(gallery.labels, options.embeddings_key, options.labels_key))
 
 
+def open_class_thresholds(path: Path | None) -> "ClassThresholds | None":
+    """Read class thresholds from their file; None without one."""
+    from isomargin.equalize.class_thresholds import ClassThresholds
+
+    return None if path is None else ClassThresholds.load(path)
+
+
 def evaluate_with_gallery(
     embeddings: "EmbeddingSet",
     options: ReadOptions,
@@ -148,15 +156,13 @@ def evaluate_with_gallery(
 
     ``enrolled`` is the gallery, if it was read already.
     """
-    from isomargin.equalize.class_thresholds import ClassThresholds
     from isomargin.measure.gallery import evaluate_gallery
 
-    path = gallery.class_thresholds
     how: dict[str, Any] = {
         "template": gallery.template,
         "equalizer": options.equalizer,
         "sides": gallery.sides,
-        "class_thresholds": None if path is None else ClassThresholds.load(path),
+        "class_thresholds": open_class_thresholds(gallery.class_thresholds),
         "margin": gallery.margin,
         **settings,
     }

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from isomargin.core.json_values import null_for_nan
 from isomargin.core.text import PARAGRAPH, percent, printable, shortened
-from isomargin.measure.pairs.axis import ScoreAxis, similarity_of
+from isomargin.measure.pairs.axis import ScoreAxis, similarity_name, similarity_of
 from isomargin.measure.scores.registry import find_score, scores_of
 from isomargin.measure.settings import TEMPLATE_WORDS, UNITS
 
@@ -81,7 +81,10 @@ def scores_table(evaluation: "Evaluation", intervals: "Mapping[str, Interval]", 
         "threshold consistency": [],
         "calibration range": [("distance" if axis.has_similarities else "score", ends)],
         "verification": [
-            (f"threshold for FAR {percent(settings.target_far, 6)}", as_threshold(evaluation.target.distance, axis))
+            (
+                f"threshold for FAR {percent(settings.target_far, 6)}",
+                as_threshold(evaluation.target.distance, axis, similarity_name(evaluation.equalizer)),
+            )
         ],
         "identification": identification_rows(evaluation),
         "retrieval": [],
@@ -150,7 +153,10 @@ def identification_rows(evaluation: "Evaluation") -> list[tuple[str, str]]:
     target = percent(evaluation.settings.target_fpir, 6)
     also = f", margin {point.margin:g}" if point.margin else ""
     return [
-        (f"threshold for FPIR {target}", as_threshold(point.distance, evaluation.axis) + also),
+        (
+            f"threshold for FPIR {target}",
+            as_threshold(point.distance, evaluation.axis, similarity_name(evaluation.equalizer)) + also,
+        ),
         (f"margin alone for FPIR {target}", f"similarity {by_margin.margin:.4f} above the second class"),
     ]
 
@@ -205,15 +211,17 @@ def sampled(evaluation: "Evaluation") -> str:
     return " (sampled)" if evaluation.settings.pairs == "sampled" else ""
 
 
-def as_threshold(distance: float, axis: ScoreAxis) -> str:
+def as_threshold(distance: float, axis: ScoreAxis, similarity: str = "equalized similarity") -> str:
     """Format a distance with the similarity that it corresponds to, or as a score if scores were given.
+
+    ``similarity`` is what to call it, if cosines were shifted.
 
     >>> as_threshold(1.0, ScoreAxis("l2_distance", 0.0, 2.0)), as_threshold(-0.75, ScoreAxis("similarity_score", -1, 0))
     ('distance 1.0000 (cosine 0.5000)', 'score at least 0.7500')
     """
     if not axis.has_similarities:
         return f"score at {'least' if axis.name == 'similarity_score' else 'most'} {axis.shown(distance):.4f}"
-    kind = "cosine" if axis.name == "l2_distance" else "equalized similarity"
+    kind = "cosine" if axis.name == "l2_distance" else similarity
     return f"distance {distance:.4f} ({kind} {similarity_of(distance):.4f})"
 
 

@@ -17,6 +17,7 @@ from isomargin.cli.galleries import (
     Margin,
     Sides,
     TemplateOption,
+    open_class_thresholds,
     open_gallery,
 )
 from isomargin.cli.opening import (
@@ -143,6 +144,7 @@ def threshold(
     if gallery_options.wanted:
         evaluation, probes, enrolled = open_gallery(file, options, gallery_options)
         about = {"embeddings": probes, "gallery": enrolled, "equalizer": options.equalizer}
+        about["class_thresholds"] = open_class_thresholds(class_thresholds)
     else:
         opened = open_source(file, options)
         evaluation, about = opened.evaluation, {"embeddings": opened.embeddings, "shifts": opened.shifts}

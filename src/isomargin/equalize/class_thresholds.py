@@ -46,6 +46,7 @@ MOST_NEGATIVES = 10_000
 MOST_PRODUCTS = 60_000_000  # of items with classes: with many classes, fewer items serve
 FEWEST_ROWS = 1000
 FEWEST_CLASSES = 10
+SAME = 2.0**-12  # templates are the same if the sums of a class differ by less
 FEWEST_ACCEPTED = 5  # unknown probes that a threshold accepts, without which FPIR says nothing
 
 
@@ -361,6 +362,16 @@ class ClassThresholds(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
                 "on this gallery"
             )
         return np.asarray(self.offsets_[places])
+
+    def were_fitted_on(self, rows: NDArray[Any], labels: Any) -> bool:
+        """Return whether these (m, d) unit templates, with m labels of enrolled classes, are those of the fit.
+
+        Compared are the sums of each class's templates, so their order does not matter, nor does rounding.
+        """
+        wanted, now = np.zeros((2, len(self.classes_), self.n_features_in_))
+        np.add.at(wanted, self._places(self.template_labels_), self.templates_)
+        np.add.at(now, self._places(as_labels(labels)), rows)
+        return len(rows) == len(self.templates_) and bool(np.allclose(now, wanted, rtol=0, atol=SAME))
 
     def _places(self, labels: NDArray[Any]) -> Places:
         """(m,) the place of each label in ``classes_``; labels that were not enrolled are refused."""

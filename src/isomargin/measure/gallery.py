@@ -7,21 +7,18 @@ those of identification (1:N, with unknown probes).
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal
 
 import numpy as np
 
 from isomargin.core import checks
 from isomargin.core.errors import InputError
-from isomargin.core.json_values import digest
 from isomargin.core.progress import progress_bar
 from isomargin.measure.evaluate import EqualizesSimilarity
 from isomargin.measure.evaluation import Evaluation
+from isomargin.measure.gallery_shifts import GalleryShifts, HasClassOffsets, Sides
 from isomargin.measure.identification import Identification, check_margin
-from isomargin.measure.pairs.axis import ScoreAxis, similarity_of
 from isomargin.measure.pairs.counts import RankCounts
-from isomargin.measure.pairs.distances import Floats
 from isomargin.measure.pairs.gallery_inputs import GalleryData, Template, read_gallery
 from isomargin.measure.pairs.gallery_pass import LISTED, GalleryPass, compare_exactly
 from isomargin.measure.pairs.gallery_tiles import compare_in_tiles
@@ -31,21 +28,6 @@ from isomargin.measure.pairs.summary import summarize
 from isomargin.measure.settings import EpsilonForm, MeanCurve, Settings, Utility
 from isomargin.measure.statistics.gallery_noise import class_share, probe_noise
 from isomargin.measure.statistics.item_noise import choose_levels
-
-Sides = Literal["both", "template", "probe"]
-
-
-class HasClassOffsets(Protocol):
-    """What an evaluation needs of class thresholds; `isomargin.ClassThresholds` has it."""
-
-    def offsets_for(self, names: Any, template: Template, dimensions: int) -> Floats:
-        """(classes,) what is subtracted from the similarities to each class of a gallery; others are refused.
-
-        ``names`` are the labels of the classes, each once.
-        """
-
-    def record(self) -> dict[str, Any]:
-        """Return settings and digest as JSON values."""
 
 
 def evaluate_gallery(
@@ -165,9 +147,8 @@ def evaluate_gallery(
         map_at_r=False,
     )
     check_margin(margin)
-    if equalizer is None and sides != "both":
-        raise InputError(f"sides is {sides!r}, but there is no equalizer whose shifts it could choose: give one")
-    checks.one_of(sides, "sides", get_args(Sides))
+    shifts = GalleryShifts(equalizer, sides, class_thresholds)
+    shifts.check()
     if threads is not None:
         checks.whole(threads, "threads")
     check_probes(probes, probe_labels, leave_one_out)
@@ -176,17 +157,12 @@ def evaluate_gallery(
     exactly = data.comparisons <= LISTED and len(data.probes) * len(data.rows) <= 8 * LISTED
     if exactly:
         data = read_gallery(*sets, template, leave_one_out, np.float64)
-    if equalizer is not None:
-        probe_rows = gallery if leave_one_out else probes
-        data = shift(data, equalizer, gallery, gallery_ids, probe_rows, probe_ids, sides)
-    if class_thresholds is not None:
-        data = subtract_offsets(data, class_thresholds)
+    data = shifts.apply(data, gallery, gallery if leave_one_out else probes, gallery_ids, probe_ids)
     check_rates(data, settings)
     bar: AbstractContextManager[Any] = progress_bar("comparing") if progress == "auto" else nullcontext(progress)
     with bar as report:
         result = compare_exactly(data) if exactly else compare_in_tiles(data, threads, report)
-    record = record_of(equalizer, sides, class_thresholds)
-    evaluation = assemble(data, result, settings, margin, leave_one_out, record, exactly)
+    evaluation = assemble(data, result, settings, margin, leave_one_out, shifts.record(), exactly)
     for note in evaluation.all_notes:
         if OTHER_LENGTHS not in note:  # it changes no score, and concerns most models
             warnings.warn(note, UserWarning, stacklevel=2)
@@ -208,57 +184,6 @@ def check_rates(data: GalleryData, settings: Settings) -> None:
         data.axis.check_range(settings.distances)
     else:
         pairs_at_far(settings.far[1 if settings.frr is not None else 0], data.negatives, "far")
-
-
-def shift(
-    data: GalleryData,
-    equalizer: EqualizesSimilarity,
-    gallery: Any,
-    gallery_ids: Any,
-    probes: Any,
-    probe_ids: Any,
-    sides: Sides,
-) -> GalleryData:
-    """Add an equalizer's shifts to the similarities of probes and templates, and its notes to those of the data.
-
-    That probes are not in the reference is as it should be, so there is no note about it.
-    """
-    row_values, probe_values = np.zeros(len(data.rows)), np.zeros(len(data.probes))
-    notes: list[str] = []
-    if sides != "probe":
-        found = equalizer.shifts(data.rows if data.template == "mean" else gallery, gallery_ids)
-        row_values = found.values if data.template == "mean" else found.values[data.item_order]
-        notes += [f"gallery: {note}" for note in found.notes]
-    if sides != "template":
-        own_ids = gallery_ids if data.own_row is not None and data.template != "mean" else probe_ids
-        found = equalizer.shifts(probes, own_ids)
-        probe_values = found.values[data.probe_order]
-        notes += [f"probes: {note}" for note in found.notes if found.own_class != "outside"]
-    return replace(data.with_shifts(probe_values, row_values, found.axis), notes=(*data.notes, *notes))
-
-
-def subtract_offsets(data: GalleryData, class_thresholds: HasClassOffsets) -> GalleryData:
-    """Subtract the offset of each class from the similarities to it, beside the shifts that there are."""
-    offsets = class_thresholds.offsets_for(data.names, data.template, data.rows.shape[1])
-    lowest, highest = similarity_of(data.axis.highest), similarity_of(data.axis.lowest)
-    axis = ScoreAxis.equalized(lowest - offsets.max(), highest - offsets.min())
-    rows = np.zeros(len(data.rows)) if data.row_shifts is None else data.row_shifts
-    probes = np.zeros(len(data.probes)) if data.probe_shifts is None else data.probe_shifts
-    return data.with_shifts(probes, rows - offsets[data.row_class], axis)
-
-
-def record_of(
-    equalizer: EqualizesSimilarity | None, sides: Sides, class_thresholds: HasClassOffsets | None
-) -> dict[str, Any] | None:
-    """Return the settings of what shifted the similarities, and one digest that names all of it."""
-    equalized = None if equalizer is None else {**equalizer.record(), "sides": sides}
-    if class_thresholds is None:
-        return equalized
-    record = class_thresholds.record()
-    if equalized is None:
-        return {"class_thresholds": record, "sides": "template", "digest": record["digest"]}
-    both = digest({"equalizer": equalized["digest"], "class_thresholds": record["digest"]})
-    return {**equalized, "class_thresholds": record, "digest": both}
 
 
 def assemble(

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, cast
 
 from isomargin import __version__
 from isomargin.core.errors import InputError
@@ -23,6 +23,7 @@ from isomargin.core.text import LONGEST, printable
 from isomargin.io.embedding_set import EmbeddingSet
 from isomargin.measure.evaluate import EqualizesSimilarity
 from isomargin.measure.evaluation import Evaluation
+from isomargin.measure.gallery_shifts import GalleryShifts, HasClassOffsets, Sides
 from isomargin.measure.pairs.inputs import Shifts
 from isomargin.measure.settings import COMPARED
 from isomargin.measure.statistics.intervals import note_on_few_classes, note_on_no_event
@@ -223,6 +224,7 @@ def make_card(
     shifts: Shifts | None = None,
     gallery: EmbeddingSet | None = None,
     equalizer: EqualizesSimilarity | None = None,
+    class_thresholds: HasClassOffsets | None = None,
     model: str | None = None,
 ) -> ThresholdCard:
     """Make the card of a threshold.
@@ -237,6 +239,7 @@ def make_card(
         shifts: the shifts of these embeddings, if they were equalized.
         gallery: the enrolled items, if ``embeddings`` are probes; a later check needs both.
         equalizer: the equalizer of a gallery's evaluation, for the same purpose.
+        class_thresholds: the class thresholds of a gallery's evaluation, for the same purpose.
         model: a name of the model that made the embeddings, for ``check_card``.
 
     >>> import isomargin as im, numpy as np
@@ -260,7 +263,9 @@ def make_card(
         check_type(gallery, "gallery", EmbeddingSet, "EmbeddingSet")
     reference: Reference | ProbeReference | None
     if evaluation.identification is not None:
-        reference = make_probe_reference(evaluation, choice.distance, embeddings, gallery, equalizer)
+        sides = cast(Sides, "both" if equalizer is None else evaluation.identification.sides)
+        added = GalleryShifts(equalizer, sides, class_thresholds)
+        reference = make_probe_reference(evaluation, choice.distance, embeddings, gallery, added)
     else:
         reference = make_reference(evaluation, choice.distance, embeddings, shifts)
     files = [source] if isinstance(source, str | os.PathLike) else source

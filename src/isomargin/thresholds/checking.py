@@ -18,6 +18,7 @@ from isomargin.core.json_values import null_for_nan
 from isomargin.core.text import percent
 from isomargin.io.embedding_set import EmbeddingSet
 from isomargin.measure.evaluate import EqualizesSimilarity
+from isomargin.measure.gallery_shifts import GalleryShifts, HasClassOffsets, Sides
 from isomargin.measure.pairs.axis import L2
 from isomargin.measure.pairs.distances import Floats
 from isomargin.measure.pairs.inputs import UNIT_TOLERANCE, ClassSortedVectors, Shifts, as_matrix
@@ -27,10 +28,10 @@ from isomargin.thresholds.card import ThresholdCard, check_type
 from isomargin.thresholds.check_text import check_summary
 from isomargin.thresholds.drift import NULLS, DriftTest, Null, drift_tests, measure_sample, stability_index
 from isomargin.thresholds.probe_drift import measure_probes, probe_tests
-from isomargin.thresholds.probe_reference import KIND, ProbeReference, Rule, gallery_digest, random_rows, read_probes
+from isomargin.thresholds.probe_reference import KIND, ProbeReference, gallery_digest, random_rows, read_probes
 from isomargin.thresholds.realised import RealisedRates, realised_rates
 from isomargin.thresholds.reference import UNIT_SHARE, Reference, chosen_units
-from isomargin.thresholds.transfer import digest_of
+from isomargin.thresholds.same_shifts import check_same_shifts
 
 Cause = Literal["nothing", "model", "data", "unknown"]
 Against = Literal["either", "same_classes", "new_classes"]
@@ -153,6 +154,7 @@ def check_card(
     classes: int | None = None,
     level: float = 0.05,
     equalizer: EqualizesSimilarity | None = None,
+    class_thresholds: HasClassOffsets | None = None,
     ids: Any = None,
     draws: int = 1000,
     seed: int = 0,
@@ -182,6 +184,7 @@ def check_card(
         classes: the number of classes among the new items, for ``"new_classes"``; by default as many as the card has.
         level: the probability of a false alarm, over all tests together, under each null hypothesis.
         equalizer: the equalizer of the card, if it has one.
+        class_thresholds: the class thresholds of the card, if it has some.
         ids: n names of the rows, by which an equalizer recognises rows of its reference.
         draws: number of bootstrap draws, for the intervals of labelled sets.
         seed: seed of the random draws.
@@ -209,7 +212,7 @@ def check_card(
     reference = reference_of(card)
     if classes is not None:
         checks.whole(classes, "classes", 2)
-    check_equalizer(card, equalizer)
+    shifts = shifts_of(card, equalizer, class_thresholds)
     matrix = as_matrix(embeddings)
     facts = list(changed_facts(card, reference, matrix, model))
     notes = list(missing_notes(card, reference, model))
@@ -222,7 +225,7 @@ def check_card(
         found = compare_pairs(reference, matrix, rows, equalizer, ids, classes)
     else:
         assert gallery is not None
-        found = compare_probes(card, reference, matrix, rows, gallery, equalizer, ids, classes)
+        found = compare_probes(card, reference, matrix, rows, gallery, shifts, ids, classes)
     facts += length_facts(reference, found.lengths)
     if not found.tests:
         if labels is None:
@@ -231,7 +234,7 @@ def check_card(
     drift = tuple(DriftResult(null, tests, level) for null, tests in found.tests.items())
     rates = None
     if labels is not None:
-        rates, more = realised_rates(card, embeddings, labels, equalizer, ids, level, draws, seed, gallery)
+        rates, more = realised_rates(card, embeddings, labels, shifts, ids, level, draws, seed, gallery)
         notes += more
     drifted = is_rejected(drift, against) if rates is None else bool(rates.failed)
     moved = canaries is not None and canaries.changed
@@ -273,11 +276,6 @@ def reference_of(card: ThresholdCard) -> Reference | ProbeReference:
             f"the card is for {COMPARED['trials']}, which cannot be checked: evaluate a new list with "
             "`isomargin evaluate --trials`"
         )
-    if "class_thresholds" in (card.equalizer or {}):
-        raise InputError(
-            "the card is for similarities shifted by class thresholds, which a check does not know: evaluate labelled "
-            "probes with `isomargin evaluate --gallery --class-thresholds`"
-        )
     if card.reference is None and card.comparison == "gallery":
         left_out = (
             "its probes were the enrolled items"
@@ -297,19 +295,14 @@ def reference_of(card: ThresholdCard) -> Reference | ProbeReference:
     return Reference.from_values(card.reference)
 
 
-def check_equalizer(card: ThresholdCard, equalizer: EqualizesSimilarity | None) -> None:
-    """Refuse an equalizer that is not the card's."""
-    given = None if equalizer is None else equalizer.record()
-    if digest_of(given) == digest_of(card.equalizer):
-        return
-    if card.equalizer is None:
-        raise InputError("the card is for plain similarities: leave out the equalizer (--equalizer)")
-    if given is None:
-        raise InputError("the card is for equalized similarities: give its equalizer (--equalizer)")
-    raise InputError(
-        f"the card belongs to equalizer {digest_of(card.equalizer)[:16]}, not to {digest_of(given)[:16]}: "
-        "give the equalizer of the card"
-    )
+def shifts_of(
+    card: ThresholdCard, equalizer: EqualizesSimilarity | None, class_thresholds: HasClassOffsets | None
+) -> GalleryShifts:
+    """Return what shifts similarities, on the card's sides, and refuse what the card was not measured with."""
+    sides: Sides = "both" if equalizer is None else (card.gallery or {}).get("sides", "both")
+    found = GalleryShifts(equalizer, sides, class_thresholds)
+    check_same_shifts(card.equalizer, found.record(), "the card")
+    return found
 
 
 # ----- without labels
@@ -348,17 +341,16 @@ def compare_probes(
     matrix: Any,
     rows: NDArray[np.int64],
     gallery: EmbeddingSet,
-    equalizer: EqualizesSimilarity | None,
+    shifts: GalleryShifts,
     ids: Any,
     classes: int | None,
 ) -> Compared:
     """Compare some probes with the gallery of the card; there are no tests if the gallery is another one."""
     rule = card.gallery or {}
-    how = Rule(rule["template"], rule["sides"], rule["margin"])
-    data, lengths = read_probes(matrix, rows, None, gallery, how, equalizer, ids)
+    data, lengths = read_probes(matrix, rows, None, gallery, rule["template"], shifts, ids)
     if gallery_digest(data) != reference.gallery:
         return Compared(lengths, {}, None)
-    sample, accepted = measure_probes(data, np.log(lengths), reference.distances, how.margin)
+    sample, accepted = measure_probes(data, np.log(lengths), reference.distances, rule["margin"])
     tests = {null: probe_tests(reference, sample, accepted, null, classes) for null in NULLS}
     return Compared(lengths, tests, stability_index(sample.shares[1:], reference.means[2:]))
 

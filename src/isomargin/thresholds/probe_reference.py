@@ -12,7 +12,7 @@ probes, and over probe classes (the jackknife, for known and unknown classes apa
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from isomargin.core.errors import InputError
 from isomargin.core.json_values import digest, pack_array, unpack_array
 from isomargin.io.embedding_set import EmbeddingSet
-from isomargin.measure.evaluate import EqualizesSimilarity
 from isomargin.measure.evaluation import Evaluation
-from isomargin.measure.gallery import Sides, shift
+from isomargin.measure.gallery_shifts import GalleryShifts
 from isomargin.measure.pairs.axis import similarity_of
 from isomargin.measure.pairs.distances import Floats
 from isomargin.measure.pairs.gallery_inputs import GalleryData, Template, read_gallery, told_apart
@@ -38,6 +37,7 @@ from isomargin.thresholds.reference import (
     traces,
     unpack_symmetric,
 )
+from isomargin.thresholds.same_shifts import check_same_shifts
 
 KIND = "probe_template"
 SINGLE = 1 << 24  # more similarities than this are computed in float32
@@ -45,17 +45,6 @@ BLOCK = 1 << 23  # similarities that are held at a time
 STEP = 2.0**-12  # templates are the same if they agree to this
 ARRAYS = ("distances", "known_means", "unknown_means")
 MATRICES = ("total", "over_known", "over_unknown")
-
-
-class Rule(NamedTuple):
-    """How a gallery is compared with probes."""
-
-    template: Template
-    """What a probe is compared with."""
-    sides: str
-    """Where an equalizer's shifts are added; ``"none"`` without one."""
-    margin: float
-    """By how much the first class must exceed the second."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,24 +133,20 @@ def make_probe_reference(
     distance: float,
     probes: EmbeddingSet | None,
     gallery: EmbeddingSet | None,
-    equalizer: EqualizesSimilarity | None = None,
+    shifts: GalleryShifts,
 ) -> ProbeReference | None:
     """Collect what a later check of a gallery's card needs.
 
     None without the embeddings of probes and gallery, if probes were the enrolled items themselves (a later probe is
-    compared with whole templates), if known probes are of a single class, or with class thresholds.
+    compared with whole templates), or if known probes are of a single class.
     """
     found = evaluation.gallery
     if probes is None or gallery is None or found.leave_one_out or (evaluation.sizes > 0).sum() < 2:
         return None
-    if "class_thresholds" in (evaluation.equalizer or {}):
-        return None
-    if (evaluation.equalizer is None) != (equalizer is None):
-        raise InputError("the evaluation is equalized: give its equalizer with the embeddings")
+    check_same_shifts(evaluation.equalizer, shifts.record(), "the evaluation")
     matrix = as_matrix(probes.vectors)
     rows = random_rows(len(matrix), 0)
-    rule = Rule(found.template, found.sides, found.margin)
-    data, lengths = read_probes(matrix, rows, probes.labels[rows], gallery, rule, equalizer)
+    data, lengths = read_probes(matrix, rows, probes.labels[rows], gallery, found.template, shifts)
     if (
         data.classes != evaluation.class_count
         or (data.enrolled != found.enrolled).any()
@@ -169,7 +154,7 @@ def make_probe_reference(
     ):
         raise InputError("embeddings and gallery are not those of the evaluation: give the sets that were evaluated")
     distances = np.concatenate([[distance], bin_edges(evaluation)])
-    values, logs = probe_values(data, distances, rule.margin), np.log(lengths)[:, None]
+    values, logs = probe_values(data, distances, found.margin), np.log(lengths)[:, None]
     strata = [part for part in (slice(0, data.known), slice(data.known, len(rows))) if part.stop > part.start]
     over = [class_deviations(values, data.probe_class, part) for part in strata]
     over_known, over_unknown = [each.T @ each for each in [*over, np.zeros((1, values.shape[1]))][:2]]
@@ -208,11 +193,11 @@ def read_probes(
     rows: NDArray[np.int64],
     labels: Any,
     gallery: EmbeddingSet,
-    rule: Rule,
-    equalizer: EqualizesSimilarity | None,
+    template: Template,
+    shifts: GalleryShifts,
     ids: Any = None,
 ) -> tuple[GalleryData, Floats]:
-    """Return some probes and a gallery, with the shifts of an equalizer, and the lengths of the probes in that order.
+    """Return some probes and a gallery, with what shifts their similarities, and the lengths of the probes in order.
 
     Without labels, all probes are taken for those of the first enrolled class, which changes no similarity.
     """
@@ -221,11 +206,8 @@ def read_probes(
     chosen = matrix[rows]
     its_labels = np.repeat(np.asarray(gallery.labels)[:1], len(rows)) if labels is None else labels
     dtype = np.float32 if len(rows) * len(gallery.labels) > SINGLE else np.float64
-    data = read_gallery(gallery.vectors, gallery.labels, chosen, its_labels, rule.template, False, dtype)
-    if equalizer is not None:
-        names = None if ids is None else np.asarray(ids)[rows]
-        sides = cast(Sides, "both" if rule.sides == "none" else rule.sides)
-        data = shift(data, equalizer, gallery.vectors, None, chosen, names, sides)
+    data = read_gallery(gallery.vectors, gallery.labels, chosen, its_labels, template, False, dtype)
+    data = shifts.apply(data, gallery.vectors, chosen, None, None if ids is None else np.asarray(ids)[rows])
     return data, lengths[data.probe_order]
 
 

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from isomargin.core.json_values import null_for_nan
 from isomargin.io.embedding_set import EmbeddingSet
-from isomargin.measure.evaluate import EqualizesSimilarity, evaluate
+from isomargin.measure.evaluate import evaluate
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.gallery import evaluate_gallery
+from isomargin.measure.gallery_shifts import GalleryShifts
 from isomargin.measure.pairs.distances import Floats
 from isomargin.measure.statistics.intervals import (
     Interval,
@@ -121,7 +122,7 @@ def realised_rates(
     card: ThresholdCard,
     embeddings: Any,
     labels: Any,
-    equalizer: EqualizesSimilarity | None,
+    shifts: GalleryShifts,
     ids: Any,
     level: float,
     draws: int,
@@ -133,7 +134,7 @@ def realised_rates(
     The two tests, one per rate and for an increase only, share the level. Intervals over classes are somewhat too
     narrow if a few classes decide on a rate, so their confidence is 1 - level / 2, where 1 - level would do otherwise.
     """
-    evaluation = evaluate_labelled(card, embeddings, labels, equalizer, ids, gallery)
+    evaluation = evaluate_labelled(card, embeddings, labels, shifts, ids, gallery)
     evaluation.axis.check(card.distance)
     far, frr = rate_intervals(evaluation, card.distance, draws, 1 - level / 2, seed)
     fpir = fnir = None
@@ -205,20 +206,21 @@ def evaluate_labelled(
     card: ThresholdCard,
     embeddings: Any,
     labels: Any,
-    equalizer: EqualizesSimilarity | None,
+    shifts: GalleryShifts,
     ids: Any,
     gallery: EmbeddingSet | None,
 ) -> Evaluation:
     """Evaluate a set near the threshold of the card, whatever its number of pairs; no other rate is used."""
-    low = card.distance - NEAR if equalizer is not None else max(card.distance - NEAR, 0.0)
-    how: dict[str, Any] = {"distances": (low, low + NEAR), "target_far": ANY_FAR, "k": (1,), "equalizer": equalizer}
+    low = card.distance - NEAR if card.equalizer is not None else max(card.distance - NEAR, 0.0)
+    how: dict[str, Any] = {"distances": (low, low + NEAR), "target_far": ANY_FAR, "k": (1,)}
+    how["equalizer"] = shifts.equalizer
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         if gallery is None:
             return evaluate(embeddings, labels, **how, ids=ids, map_at_r=False)
         rule = card.gallery or {}
         how |= {"template": rule["template"], "margin": rule["margin"], "probe_ids": ids}
-        how |= {} if equalizer is None else {"sides": rule["sides"]}
+        how |= {"sides": shifts.sides, "class_thresholds": shifts.class_thresholds}
         return evaluate_gallery(gallery.vectors, gallery.labels, embeddings, labels, **how)
 
 

@@ -19,6 +19,7 @@ from isomargin.measure.pairs.distances import Floats
 from isomargin.measure.pairs.rates import largest_within
 from isomargin.measure.settings import COMPARED
 from isomargin.thresholds.card import ThresholdCard
+from isomargin.thresholds.same_shifts import digest_of
 
 if TYPE_CHECKING:
     import pandas
@@ -235,11 +236,6 @@ def check_same_scores(equalizer: dict[str, Any] | None, others: Mapping[str, Eva
             f"{name!r} was equalized by {digest_of(other.equalizer)[:16]}, the threshold belongs to equalizer "
             f"{digest_of(equalizer)[:16]}: use the same equalizer for both"
         )
-
-
-def digest_of(equalizer: dict[str, Any] | None) -> str:
-    """Return the digest of an equalizer; empty for plain similarities."""
-    return "" if equalizer is None else str(equalizer["digest"])
 
 
 def check_evaluation(name: str, evaluation: Evaluation) -> None:

@@ -118,6 +118,17 @@ L2 = ScoreAxis("l2_distance", 0.0, 2.0)
 """The axis of plain embeddings."""
 
 
+def similarity_name(record: dict[str, Any] | None) -> str:
+    """Name the similarity that the record of an equalizer or of class thresholds belongs to.
+
+    >>> similarity_name(None), similarity_name({"class_thresholds": {}})
+    ('cosine', 'cosine minus offset')
+    """
+    if record is None:
+        return "cosine"
+    return "equalized similarity" if "neighbours" in record else "cosine minus offset"
+
+
 def distance_of(similarity: float) -> float:
     """Return the distance of a similarity; below zero for a similarity above 1.
 
