@@ -17,7 +17,7 @@ from isomargin.core.json_values import null_for_nan
 from isomargin.core.text import PARAGRAPH, percent, printable, shortened
 from isomargin.measure.pairs.axis import ScoreAxis, similarity_name, similarity_of
 from isomargin.measure.scores.registry import find_score, scores_of
-from isomargin.measure.settings import TEMPLATE_WORDS, UNITS
+from isomargin.measure.settings import TEMPLATE_WORDS, UNITS, of_groups
 
 if TYPE_CHECKING:
     from isomargin.measure.comparison import Comparison, Difference
@@ -109,9 +109,9 @@ def scores_table(evaluation: "Evaluation", intervals: "Mapping[str, Interval]", 
         if not rows:
             continue
         better = " (lower is better, except for shares of classes)" if title == "threshold consistency" else ""
-        table.add_row(Text(title + better, style="bold"))
+        table.add_row(Text(of_groups(title + better, evaluation.comparison), style="bold"))
         for name, text in rows:
-            table.add_row(Text(f"  {name}"), Text(text))
+            table.add_row(Text(f"  {of_groups(name, evaluation.comparison)}"), Text(text))
     if not intervals:
         return table
     confidence = next(iter(intervals.values())).confidence

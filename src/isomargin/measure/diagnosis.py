@@ -11,6 +11,7 @@ import numpy as np
 
 from isomargin.core.text import percent, shortened
 from isomargin.measure.pairs.distances import Floats
+from isomargin.measure.settings import of_groups
 from isomargin.measure.statistics.item_noise import notes_on_noise
 
 if TYPE_CHECKING:
@@ -75,8 +76,8 @@ def diagnose(evaluation: "Evaluation") -> tuple[Finding, ...]:
     if not evaluation.axis.has_similarities:  # there are no embeddings to equalize or to train on
         findings = tuple(replace(found, remedy="" if FILE in found.remedy else found.remedy) for found in findings)
     if not findings and (evaluation.opis < GOOD_OPIS or evaluation.debiased_opis < GOOD_OPIS):
-        return (Finding("one_threshold", "One threshold suits these classes about equally well.", ""),)
-    return findings
+        findings = (Finding("one_threshold", "One threshold suits these classes about equally well.", ""),)
+    return tuple(replace(found, sentence=of_groups(found.sentence, evaluation.comparison)) for found in findings)
 
 
 # ----- the rules

@@ -141,3 +141,16 @@ def as_tuple(name: str, value: Any, kind: type) -> tuple[Any, ...]:
         return tuple(sorted({int(number) for number in numbers}) if name == "k" else map(kind, numbers))
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{name} is {value!r}: a list of numbers is needed") from error
+
+
+def of_groups(text: str, comparison: str) -> str:
+    """Say group for class where trials are compared, whose negative pairs belong to groups.
+
+    >>> of_groups("Class FARs differ over classes", "trials"), of_groups("classes", "gallery")
+    ('Group FARs differ over groups', 'classes')
+    """
+    if UNITS[comparison][1] != "groups":
+        return text
+    for word, instead in (("lasses", "roups"), ("lass", "roup")):
+        text = text.replace(f"C{word}", f"G{instead}").replace(f"c{word}", f"g{instead}")
+    return text
