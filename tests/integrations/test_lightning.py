@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import isomargin as im
 from compare import clusters
-from integrations.installed import needs
+from integrations.installed import in_one_worker, needs
 from isomargin.core.errors import InputError
 
 needs("pytorch_lightning")
@@ -16,6 +16,8 @@ needs("pytorch_lightning")
 import pytorch_lightning
 
 from isomargin.integrations.lightning import ThresholdConsistency
+
+pytestmark = in_one_worker
 
 ROWS, LABELS = clusters(240, 8)
 DATA = TensorDataset(torch.as_tensor(ROWS, dtype=torch.float32), torch.as_tensor(LABELS))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import isomargin as im
-from integrations.installed import needs
+from integrations.installed import in_one_worker, needs
 from isomargin.core.errors import InputError
 from isomargin.losses import ClassAlignmentLoss, SmoothAPLoss, TCMLoss, share
 
@@ -23,6 +23,8 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from isomargin.integrations.sentence_transformers import EmbeddingLoss, ThresholdConsistencyEvaluator
+
+pytestmark = in_one_worker
 
 CLASSES, WORDS = 8, 40
 

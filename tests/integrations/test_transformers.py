@@ -8,13 +8,15 @@ import torch
 
 import isomargin as im
 from compare import clusters
-from integrations.installed import needs
+from integrations.installed import in_one_worker, needs
 from isomargin.core.errors import InputError
 from isomargin.integrations.transformers import make_compute_metrics
 
 needs("transformers", "accelerate")
 
 from transformers import Trainer, TrainingArguments
+
+pytestmark = in_one_worker
 
 ROWS, LABELS = clusters(120, 6)
 
