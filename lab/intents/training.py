@@ -2,8 +2,8 @@
 
 Twelve settings of plain training come first: learning rate, number of epochs and temperature. From the best of them
 start six settings of TCM, six of class alignment, and up to six more of plain training. One rule chooses for all: of
-the settings whose recall@1 on held-out training intents is at most half a point below the best of the twelve, the one with
-the lowest OPIS.
+the settings whose recall@1 on held-out training intents is at most half a point below the best of the twelve, the one
+with the lowest OPIS.
 """
 
 from __future__ import annotations
