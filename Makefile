@@ -21,6 +21,7 @@ reproduce-smoke: $(VENV)/.installed
 results-page: $(VENV)/.installed
 	$(BIN)/python docs/fill_results.py
 	$(BIN)/python docs/fill_remarks.py
+	$(BIN)/python docs/fill_intents.py
 	$(BIN)/python docs/overview_picture.py
 
 # The report is tested in a browser; without one those tests are skipped and say so.

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse import csr_array
 
 import isomargin as im
 from isomargin.cli import app as cli
@@ -122,6 +123,7 @@ OBJECTS = {
     "objects": (VECTORS.astype(object), LABELS, "embeddings has dtype object"),
     "tensor of truth values": (torch.from_numpy(VECTORS) > 0, LABELS, "embeddings has dtype torch.bool"),
     "tensor of complex numbers": (torch.from_numpy(VECTORS).to(torch.complex64), LABELS, "real numbers are needed"),
+    "sparse matrix": (csr_array(VECTORS), LABELS, "a sparse matrix, which is not supported"),
     "sparse tensor": (torch.from_numpy(VECTORS).to_sparse(), LABELS, "a dense tensor is needed"),
     "tensor without values": (torch.from_numpy(VECTORS).to("meta"), LABELS, "a dense tensor is needed"),
     "tensor with NaN": (torch.from_numpy(changed(6, np.nan)).bfloat16(), LABELS, "rows 6 of embeddings are NaN"),

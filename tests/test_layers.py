@@ -25,6 +25,7 @@ LAYERS = (
     "training",
     "figures",
     "report",
+    "integrations",
     "cli",
 )
 """Packages and modules from left to right; `measure` is what lies directly in it."""

@@ -12,6 +12,9 @@ EXTRAS = {
         *("pydantic", "yaml", "huggingface_hub", "fontTools"),
     ),
     "figures": ("matplotlib",),
+    "torchmetrics": ("torchmetrics",),
+    "sentence-transformers": ("sentence_transformers", "transformers", "accelerate", "datasets"),
+    "lightning": ("pytorch_lightning",),
 }
 """Import names of the optional packages, by the extra of isomargin that installs them."""
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from isomargin.core import checks
@@ -56,7 +56,7 @@ class Found(NamedTuple):
     """What the user should know."""
 
 
-class Equalizer(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class Equalizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     r"""Equalizes the similarities of pairs by the neighbourhoods of their items.
 
     .. math:: s'(x, y) = s(x, y) - w\,(r(x) + r(y)) + c
@@ -319,6 +319,12 @@ class Equalizer(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
                 f"{self.n_features_in_}: embeddings of the same model are needed"
             )
         return vectors
+
+    def __sklearn_tags__(self) -> Any:
+        """Return what scikit-learn should know: vectors come out in float32 whatever goes in."""
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float32"]
+        return tags
 
     # ----- for measuring
 

@@ -201,6 +201,8 @@ def as_matrix(embeddings: Any) -> Any:
         embeddings = embeddings.detach().cpu()
     elif isinstance(embeddings, np.ma.MaskedArray) and np.ma.getmaskarray(embeddings).any():
         raise InputError("embeddings is a masked array with masked entries: fill them or remove their rows")
+    elif hasattr(embeddings, "toarray"):  # of scipy; numpy would make one object of it
+        raise InputError("embeddings is a sparse matrix, which is not supported: convert it with embeddings.toarray()")
     elif not isinstance(embeddings, np.ndarray):
         try:
             embeddings = np.asarray(embeddings)
