@@ -223,18 +223,24 @@ def count_negatives(
 
 
 @njit(nogil=True, cache=True)
-def score_ranks(ranks: Ranks, r_precision: NDArray[np.float64], average_precision: NDArray[np.float64]) -> None:
+def score_ranks(
+    offset: NDArray[np.int64],  # (n + 1,) these three as in `Ranks`
+    alive: NDArray[np.int32],  # (n,)
+    between: NDArray[np.int32],  # (slots,)
+    r_precision: NDArray[np.float64],
+    average_precision: NDArray[np.float64],
+) -> None:
     """Compute R-precision and average precision at R of each query whose positives were stored."""
-    for i in range(ranks.above.size):
-        first, end = ranks.offset[i], ranks.offset[i + 1]
+    for i in range(alive.size):
+        first, end = offset[i], offset[i + 1]
         if end == first:
             continue
         nearer = 0
         precision = 0.0
-        for m in range(ranks.alive[i]):
-            nearer += ranks.between[first + m]
+        for m in range(alive[i]):
+            nearer += between[first + m]
             precision += (m + 1) / (m + 1 + nearer)
-        r_precision[i] = ranks.alive[i] / (end - first)
+        r_precision[i] = alive[i] / (end - first)
         average_precision[i] = precision / (end - first)
 
 
@@ -245,8 +251,8 @@ def rank_strip(
     rows: Rows,
     positives: NDArray[np.int32],  # (fine bins,) scratch
     negatives: NDArray[np.int32],  # (fine bins,) scratch
-    r_precision: NDArray[np.float64],
-    average_precision: NDArray[np.float64],
+    r_precision: NDArray[np.float64],  # (queries,) out
+    average_precision: NDArray[np.float64],  # (queries,) out
 ) -> None:
     """Compute the same for queries of large classes, from complete rows, each sorted into its own fine bins."""
     fine = positives.size
@@ -289,8 +295,8 @@ def rank_strip(
             passed += negatives[b]
             if found + passed >= possible:
                 break
-        r_precision[row] = hits / possible
-        average_precision[row] = precision / possible
+        r_precision[i] = hits / possible
+        average_precision[i] = precision / possible
 
 
 @njit(nogil=True, cache=True)
