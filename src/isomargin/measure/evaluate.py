@@ -266,21 +266,34 @@ def count(
 def count_exactly_because(data: ClassSortedVectors, settings: Settings) -> tuple[bool, tuple[str, ...]]:
     """Return whether to count exactly, and notes for the user about that choice."""
     n = len(data.class_of)
-    if data.reach < SAME:
-        return settings.exact or fits(data), (
-            f"all embeddings are within {data.reach:.2g} of each other, too close for accurate scores: "
-            "subtract their mean before normalising them",
-        )
+    if note := note_on_closeness(data):
+        return settings.exact or fits(data), note
     if settings.exact or (settings.device is None and n * (n - 1) // 2 <= SMALL):
         return True, ()
-    if data.reach < NARROW:
-        reason = "all embeddings are very close together"
-    elif repeated_share(data) > REPEATED:
-        reason = "many pairs have the same distance"
-    elif data.vectors.shape[1] <= FLAT:
-        reason = f"in {data.vectors.shape[1]} dimensions, neighbours are too close for float32 to tell apart"
-    else:
+    reason = why_bins_are_coarse(data)
+    if reason is None:
         return False, ()
     if fits(data):
         return True, (f"{reason}: pairs are counted exactly on the CPU, which takes longer",)
     return False, (f"{reason}, and the classes are too large to count exactly: all scores are less accurate",)
+
+
+def note_on_closeness(data: ClassSortedVectors) -> tuple[str, ...]:
+    """Return a note if all embeddings are so close together that no count is accurate."""
+    if data.reach >= SAME:
+        return ()
+    return (
+        f"all embeddings are within {data.reach:.2g} of each other, too close for accurate scores: "
+        "subtract their mean before normalising them",
+    )
+
+
+def why_bins_are_coarse(data: ClassSortedVectors) -> str | None:
+    """Return why float32 products in bins are not accurate for these embeddings; None if they are."""
+    if data.reach < NARROW:
+        return "all embeddings are very close together"
+    if repeated_share(data) > REPEATED:
+        return "many pairs have the same distance"
+    if data.vectors.shape[1] <= FLAT:
+        return f"in {data.vectors.shape[1]} dimensions, neighbours are too close for float32 to tell apart"
+    return None

@@ -359,3 +359,30 @@ def count_levels(
             counts[row, low] += 1
         for level in range(1, number):
             counts[row, level] += counts[row, level - 1]
+
+
+@njit(nogil=True, cache=True)
+def merge_ranks(
+    offset: NDArray[np.int64],  # (rows + 1,) as in `Ranks`
+    alive: NDArray[np.int32],  # (rows,) of one part; out: of both
+    between: NDArray[np.int32],  # (slots,) of one part; out: of both, and 0 for positives that are dropped
+    other_alive: NDArray[np.int32],  # (rows,) of the other part
+    other_between: NDArray[np.int32],  # (slots,) of the other part
+) -> None:
+    """Add the negatives between positives that two parts of a pass met, and drop positives as the whole pass would.
+
+    A positive that one part dropped is out of the R nearest with more negatives too. Those that neither dropped have
+    complete counts, so what remains depends on the negatives alone and not on how they were divided.
+    """
+    for i in range(alive.size):
+        first, slots = offset[i], offset[i + 1] - offset[i]
+        left = min(alive[i], other_alive[i])
+        nearer = 0
+        for m in range(left):
+            between[first + m] += other_between[first + m]
+            nearer += between[first + m]
+        while left > 0 and nearer + left > slots:
+            left -= 1
+            nearer -= between[first + left]
+        between[first + left : first + slots] = 0
+        alive[i] = left

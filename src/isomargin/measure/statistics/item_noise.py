@@ -31,6 +31,7 @@ LEAST_FAR, LARGEST_FAR, PER_DECADE = 1e-4, 0.3, 6
 NOISY = 0.5  # if noise is a larger share of OPIS than this, the user is told
 QUIET = 0.1  # a share of noise that is small enough
 ROWS = 512  # items whose similarities to the others are held at a time
+GROUP_ROWS = 1 << 18  # items whose accepted pairs are held at a time
 
 
 @dataclass(frozen=True)
@@ -195,19 +196,26 @@ def measure_item_noise(
     distances = choose_levels(negatives)
     taken = np.minimum(data.sizes[classes], MOST)
     hashes = hash_rows(data.vectors)
-    rows = np.concatenate([
-        data.starts[i] + first_by_hash(hashes[data.starts[i] : data.ends[i]], int(number))
-        for i, number in zip(classes, taken, strict=True)
-    ])  # fmt: skip
+    starts, ends = data.starts, data.ends
     everything = np.arange(len(data.class_of))
     if len(everything) <= ALL_OTHERS:
         halves = [everything, everything]  # nothing is sampled, so there is no sampling noise to cancel
     else:
         sampled = first_by_hash(hashes, SAMPLED_OTHERS)
         halves = [sampled[::2], sampled[1::2]]
-    accepted_positives, false_accepts = count_levels(data, rows, taken, halves, distances, threads)
-    estimates = estimate(accepted_positives, false_accepts, taken, data.sizes[classes])
-    return ItemNoise(classes, distances, *(values.astype(np.float32) for values in estimates))
+    found = [np.empty((len(classes), len(distances)), np.float32) for _ in range(3)]
+    group_of = (np.cumsum(taken) - 1) // GROUP_ROWS
+    for group in range(int(group_of[-1]) + 1):
+        part = slice(*np.searchsorted(group_of, [group, group + 1]))
+        rows = np.concatenate([
+            starts[i] + first_by_hash(hashes[starts[i] : ends[i]], int(number))
+            for i, number in zip(classes[part], taken[part], strict=True)
+        ])  # fmt: skip
+        accepted_positives, false_accepts = count_levels(data, rows, taken[part], halves, distances, threads)
+        estimates = estimate(accepted_positives, false_accepts, taken[part], data.sizes[classes[part]])
+        for values, estimated in zip(found, estimates, strict=True):
+            values[part] = estimated
+    return ItemNoise(classes, distances, *found)
 
 
 def hash_rows(vectors: NDArray[Any]) -> NDArray[np.uint64]:
