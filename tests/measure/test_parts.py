@@ -3,6 +3,7 @@
 import functools
 import itertools
 import json
+import pickle
 import zipfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -155,7 +156,7 @@ def test_the_parts_of_a_plan_have_every_tile_once(sizes, parts):
 def test_superblocks_stay_within_the_memory_of_a_part():
     sizes = np.random.default_rng(0).integers(1, 50, 500)
     taken = sizes * 100
-    edges = cut_classes(sizes, taken, limit=10_000, parts=1)
+    edges = cut_classes(sizes, taken, limit=10_000, wanted=1)
     assert edges[0] == 0
     assert edges[-1] == 500
     assert max(taken[a:b].sum() for a, b in itertools.pairwise(edges)) <= 10_000
@@ -221,6 +222,17 @@ def test_the_evaluation_of_shards_in_one_superblock_is_that_of_one_file(monkeypa
     assert shards.scores() == whole.scores()
     assert shards.notes == whole.notes
     np.testing.assert_array_equal(shards.item_noise.false_accepts, whole.item_noise.false_accepts)
+
+
+def test_a_plan_is_sent_to_another_process_without_the_vectors(part_folder):
+    _, plan, counts = part_folder
+    sent = pickle.dumps(plan)
+    assert len(sent) < plan.prepared.vectors.nbytes
+    received = pickle.loads(sent)
+    assert received.digest == plan.digest
+    found = im.count_part(received, 2).superblocks
+    for superblock, expected in counts[1].superblocks.items():
+        np.testing.assert_array_equal(found[superblock].negatives, expected.negatives)
 
 
 def refusal(function, *arguments, **options):

@@ -130,12 +130,19 @@ def evaluate(
     map_at_r: Annotated[bool, typer.Option(help="Compute R-precision and MAP@R.")] = True,
     pairs: Annotated[
         str,
-        typer.Option(help="Count all pairs, or sampled: random negative pairs of each class, as the paper does."),
+        typer.Option(
+            help="Count all pairs; sampled: random negative pairs of each class, as the paper does; or stratified: a "
+            "sample of negatives with a known error, for shards."
+        ),
     ] = "all",
     negatives_per_positive: Annotated[
         int, typer.Option(help="Number of negative pairs per positive pair, with --pairs sampled.")
     ] = 10,
-    seed: Annotated[int, typer.Option(help="Seed of the random negative pairs, with --pairs sampled.")] = 0,
+    relative_error: Annotated[
+        float,
+        typer.Option(help="Largest relative standard error of a class's FAR at --target-far, with --pairs stratified."),
+    ] = 0.1,
+    seed: Annotated[int, typer.Option(help="Seed of the random negative pairs, if they are sampled.")] = 0,
     exact: Annotated[
         bool, typer.Option("--exact", help="Compute in float64 and without bins. Several times slower.")
     ] = False,
@@ -267,6 +274,7 @@ def evaluate(
             "--json": as_json,
         })  # fmt: skip
         settings |= {"k": whole_numbers(k), "map_at_r": map_at_r, "pairs": pairs, "exact": exact, "device": device}
+        settings |= {"relative_error": relative_error, "seed": seed}
         options = ReadOptions(embeddings_key=embeddings_key, labels_key=labels_key)
         found = evaluate_in_parts(part_options, options, output, threads, settings)
         if found is None:

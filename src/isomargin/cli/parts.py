@@ -133,7 +133,7 @@ def count_one(
     """Count one part and write it to the folder ``output``; a part that is already there is left as it is."""
     from isomargin.measure.evaluate import check_rates
     from isomargin.measure.pairs.part_files import already_counted, name_of, save_part
-    from isomargin.measure.pairs.part_plan import plan_parts
+    from isomargin.measure.pairs.part_plan import plan_for
     from isomargin.measure.pairs.parts import count_part
     from isomargin.measure.parts import part_settings
 
@@ -147,7 +147,7 @@ def count_one(
     with writing(output):
         prepared = open_or_prepare(options, reading, output, memory)
         check_rates(prepared.data(), checked)
-        plan = plan_parts(prepared, parts, memory=memory, map_at_r=checked.map_at_r)
+        plan = plan_for(prepared, parts, memory, checked)
         output.mkdir(parents=True, exist_ok=True)
         if already_counted(output, plan, checked, number):
             print(f"note: {output / name_of(plan, number)} is there already and was not counted again", file=sys.stderr)

@@ -20,6 +20,7 @@ from isomargin.measure.pairs.exact import ExactPass, fits
 from isomargin.measure.pairs.inputs import OTHER_LENGTHS, ClassSortedVectors, Shifts, sort_by_class
 from isomargin.measure.pairs.rates import pairs_at_far
 from isomargin.measure.pairs.sampled import REPEATED, repeated_share, sample_pairs, sampled_pairs
+from isomargin.measure.pairs.stratified import columns_for
 from isomargin.measure.pairs.summary import summarize
 from isomargin.measure.pairs.tiles import PassResult, count_pairs
 from isomargin.measure.pairs.torch_tiles import count_pairs_with_torch
@@ -169,6 +170,8 @@ def evaluate(
         exact=exact,
         device=device,
     )
+    if settings.pairs == "stratified":
+        raise InputError("pairs is 'stratified', which is counted in parts: call evaluate_shards, or give --memory")
     if threads is not None:
         checks.whole(threads, "threads")
     if equalizer is None and (new_classes or ids is not None):
@@ -243,6 +246,8 @@ def check_rates(data: ClassSortedVectors, settings: Settings) -> None:
     sizes, n = data.sizes, len(data.class_of)
     if settings.pairs == "all":
         negatives = int((sizes * (n - sizes)).sum()) // 2
+    elif settings.pairs == "stratified":
+        negatives = n * columns_for(settings.target_far, settings.relative_error)
     else:
         negatives = int(sampled_pairs(sizes, settings.negatives_per_positive).sum())
     pairs_at_far(settings.target_far, negatives, "target_far")

@@ -8,6 +8,7 @@ users.
 import os
 import tempfile
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from isomargin.core.errors import InputError
 from isomargin.measure.evaluate import check_rates, note_on_closeness, why_bins_are_coarse
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.pairs.part_files import PartFolder
-from isomargin.measure.pairs.part_plan import PartPlan, plan_parts
+from isomargin.measure.pairs.part_plan import PartPlan, plan_for
 from isomargin.measure.pairs.parts import PartCounts, count_part, finish_parts, merge_all
 from isomargin.measure.pairs.prepare import MEMORY, Prepared, is_prepared, prepare
 from isomargin.measure.pairs.summary import summarize
@@ -48,7 +49,9 @@ def evaluate_shards(
         labels_key: name of the column or tensor that holds the labels.
         threads: number of CPU threads; by default one per core.
         progress: a function that is called with the share of the work done.
-        settings: the settings of `isomargin.evaluate`, except for ``exact``, ``device`` and sampled pairs.
+        settings: the settings of `isomargin.evaluate`, except for ``exact``, ``device`` and the paper's sampled
+            pairs. With ``pairs="stratified"``, negatives are sampled so that the FAR of each class has a relative
+            standard error of at most ``relative_error`` at ``target_far``; retrieval scores are then left out.
 
     >>> import isomargin as im
     >>> import numpy as np
@@ -56,7 +59,8 @@ def evaluate_shards(
     >>> with tempfile.TemporaryDirectory() as name:
     ...     for shard in range(3):
     ...         labels = generator.integers(0, 20, 400)
-    ...         im.EmbeddingSet(np.eye(20)[labels] + generator.normal(size=(400, 20)), labels).save(f"{name}/{shard}.npy")
+    ...         vectors = np.eye(20)[labels] + generator.normal(size=(400, 20))
+    ...         im.EmbeddingSet(vectors, labels).save(f"{name}/{shard}.npy")
     ...     im.evaluate_shards(name, memory="2GB").items
     1200
     """
@@ -68,7 +72,7 @@ def evaluate_shards(
             folder = Path(temporary) / "prepared" if work is None else Path(work)
             prepared = prepare(source, folder, memory=memory, embeddings_key=embeddings_key, labels_key=labels_key)
         check_rates(prepared.data(), checked)
-        plan = plan_parts(prepared, memory=memory, map_at_r=checked.map_at_r)
+        plan = plan_for(prepared, 1, memory, checked)
         counts = count_part(plan, 1, threads=threads, progress=progress)
         return merge_parts(plan, [counts], threads=threads, **settings)
 
@@ -84,7 +88,9 @@ def merge_parts(
         plan: the plan of the parts.
         parts: what `isomargin.count_part` returned for each of them.
         threads: number of CPU threads; by default one per core.
-        settings: the settings of `isomargin.evaluate`, except for ``exact``, ``device`` and sampled pairs.
+        settings: the settings of `isomargin.evaluate`, except for ``exact``, ``device`` and the paper's sampled
+            pairs. With ``pairs="stratified"``, negatives are sampled so that the FAR of each class has a relative
+            standard error of at most ``relative_error`` at ``target_far``; retrieval scores are then left out.
 
     >>> import isomargin as im
     >>> import numpy as np
@@ -99,9 +105,9 @@ def merge_parts(
     True
     """
     checked = part_settings(**{"map_at_r": plan.map_at_r, **settings})
-    if checked.map_at_r != plan.map_at_r:
+    if plan_for(plan.prepared, plan.parts, plan.memory, checked).digest != plan.digest:
         raise InputError(
-            f"map_at_r is {checked.map_at_r}, but {plan.map_at_r} in the plan of the parts: make them agree"
+            "map_at_r, pairs, relative_error, target_far or seed is not that of the plan of the parts: use the same"
         )
     merged = merge_all(plan, parts)
     return assemble(
@@ -135,8 +141,10 @@ def part_settings(**settings: Any) -> Settings:
     if checked.device is not None:
         raise InputError(f"device is {checked.device!r}, but parts are counted on the CPU: leave it out")
     if checked.pairs == "sampled":
-        raise InputError("pairs is 'sampled', but parts count all pairs: leave it out")
-    return checked
+        raise InputError(
+            "pairs is 'sampled', but parts count all pairs, or stratified ones with a known error: use these"
+        )
+    return replace(checked, k=(), map_at_r=False) if checked.pairs == "stratified" else checked
 
 
 def assemble(plan: PartPlan, result: PassResult, settings: Settings, threads: int | None) -> Evaluation:
@@ -144,7 +152,13 @@ def assemble(plan: PartPlan, result: PassResult, settings: Settings, threads: in
     data = plan.prepared.data()
     check_rates(data, settings)
     notes = note_on_closeness(data)
-    if not notes and (reason := why_bins_are_coarse(data)) is not None:
+    if plan.columns is not None:
+        notes = (
+            f"negative pairs are a sample (seed {plan.seed}): each class is compared with {plan.columns:,} random "
+            f"items, so that its FAR has a relative standard error of at most {settings.relative_error:.3g} at FAR "
+            f"{settings.target_far:.3g}; there are no retrieval scores",
+        )
+    elif not notes and (reason := why_bins_are_coarse(data)) is not None:
         notes = (f"{reason}, and parts are counted in bins: all scores are less accurate",)
     summary = summarize(result.counts, settings)
     noise = measure_item_noise(data, result.counts.negatives, threads)

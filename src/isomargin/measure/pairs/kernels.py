@@ -386,3 +386,20 @@ def merge_ranks(
             nearer -= between[first + left]
         between[first + left : first + slots] = 0
         alive[i] = left
+
+
+@njit(nogil=True, cache=True)
+def count_sampled(
+    similarity: NDArray[np.float32],  # (rows, columns)
+    first_row: int,
+    class_of: NDArray[np.int64],  # (n,) class of each row
+    column_class: NDArray[np.int64],  # (columns,)
+    bins: Bins,
+) -> None:
+    """Count the pairs of rows with sampled columns of other classes, for the rows' classes only."""
+    for i in range(similarity.shape[0]):
+        row = first_row + i
+        base = bins.base[row]
+        for j in range(similarity.shape[1]):
+            if column_class[j] != class_of[row]:
+                bins.counters[base + np.uint64(np.int32(place_of(similarity[i, j], bins)))] += np.uint32(1)

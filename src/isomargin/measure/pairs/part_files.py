@@ -19,7 +19,7 @@ from isomargin.core.files import atomic_write, check_file, reading
 from isomargin.core.json_values import digest
 from isomargin.core.text import listed_numbers
 from isomargin.measure.pairs.distances import Floats
-from isomargin.measure.pairs.part_plan import PartPlan, plan_parts
+from isomargin.measure.pairs.part_plan import PartPlan, plan_for
 from isomargin.measure.pairs.parts import PartCounts, SuperblockCounts, check_numbers, merge_superblocks
 from isomargin.measure.pairs.prepare import Prepared, is_prepared
 from isomargin.measure.settings import Settings
@@ -178,9 +178,7 @@ class PartFolder:
         if not is_prepared(where):
             raise InputError(f"{where} has no prepared embeddings any more: say where they are with --prepared")
         settings = Settings.from_values(**header["settings"])
-        plan = plan_parts(
-            Prepared.open(where), int(header["parts"]), memory=int(header["memory"]), map_at_r=settings.map_at_r
-        )
+        plan = plan_for(Prepared.open(where), int(header["parts"]), int(header["memory"]), settings)
         if plan.digest != header["plan"]:
             raise InputError(f"{where} has other embeddings than those of the parts in {folder}: count the parts again")
         check_numbers(plan, [file.number for file in files])

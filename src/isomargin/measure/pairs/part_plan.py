@@ -4,6 +4,7 @@ Rows are cut into superblocks that end where classes end, and superblocks into b
 a cell; the cells follow each other row by row, and a part is a run of consecutive tiles in that sequence.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +22,9 @@ from isomargin.measure.pairs import tiles
 from isomargin.measure.pairs.inputs import ClassSortedVectors
 from isomargin.measure.pairs.prepare import MEMORY, WORKING, Prepared
 from isomargin.measure.pairs.row_ranks import large_strips
+from isomargin.measure.pairs.stratified import columns_for
 from isomargin.measure.pairs.tiles import Layout, Tile, number_of_bins, tournament
+from isomargin.measure.settings import Settings
 
 VERSION = 1
 HELD = 4  # superblocks' worth of memory in a part: two are counted, and the counts of two more wait to be merged
@@ -61,9 +64,14 @@ class PartPlan:
     """Blocks, bins and what is listed, for all rows. No block belongs to two superblocks."""
     memory: int
     """Bytes that the process of a part may use."""
+    columns: int | None = None
+    """Number of sampled items that each block of rows is compared with; None if all pairs are counted."""
+    seed: int = 0
+    """Seed of that sample."""
 
     def __repr__(self) -> str:
-        return f"<PartPlan: {self.parts:,} parts of {self.tiles:,} tiles, {self.superblocks:,} superblocks>"
+        tiles = "tiles" if self.columns is None else "blocks"
+        return f"<PartPlan: {self.parts:,} parts of {self.tiles:,} {tiles}, {self.superblocks:,} superblocks>"
 
     @property
     def numbers(self) -> range:
@@ -94,6 +102,8 @@ class PartPlan:
             "data": self.prepared.digest,
             "parts": self.parts,
             "map_at_r": self.map_at_r,
+            "columns": self.columns,
+            "seed": self.seed,
             "classes": self.class_edges.tolist(),
             "blocks": self.layout.edges.tolist(),
             "bins": self.layout.bins,
@@ -108,6 +118,8 @@ class PartPlan:
     def cell_ends(self) -> NDArray[np.int64]:
         """(cells + 1,) number of tiles before each cell, row by row, and of all tiles."""
         blocks = np.diff(self.block_edges)
+        if self.columns is not None:  # a cell on the diagonal has the blocks of a superblock, and there are no others
+            return np.concatenate([[0], np.cumsum(blocks)])
         counts = [
             [int(blocks[i]) * (int(blocks[i]) + 1) // 2, *(int(blocks[i]) * blocks[i + 1 :])]
             for i in range(self.superblocks)
@@ -116,7 +128,7 @@ class PartPlan:
 
     @property
     def tiles(self) -> int:
-        """Number of tiles."""
+        """Number of tiles; of blocks, if their negatives are sampled."""
         return int(self.cell_ends[-1])
 
     def cells(self, number: int) -> Iterator[Cell]:
@@ -124,6 +136,12 @@ class PartPlan:
         begin, end = (self.tiles * at // self.parts for at in (number - 1, number))
         ends = self.cell_ends
         index = int(np.searchsorted(ends, begin, side="right")) - 1
+        if self.columns is not None:
+            while begin < end:
+                stop = min(end, int(ends[index + 1]))
+                yield Cell(index, index, begin - int(ends[index]), stop - int(ends[index]))
+                begin, index = stop, index + 1
+            return
         one, place, blocks_in_row = 0, index, self.superblocks
         while place >= blocks_in_row:  # the cells of row i are those with columns i, i + 1, ...
             place -= blocks_in_row
@@ -187,7 +205,15 @@ def slot_offsets(sizes: NDArray[np.int64], map_at_r: bool) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(np.repeat(kept, sizes))])
 
 
-def plan_parts(prepared: Any, parts: int = 1, *, memory: str | int = MEMORY, map_at_r: bool = True) -> PartPlan:
+def plan_parts(
+    prepared: Any,
+    parts: int = 1,
+    *,
+    memory: str | int = MEMORY,
+    map_at_r: bool = True,
+    columns: int | None = None,
+    seed: int = 0,
+) -> PartPlan:
     """Divide the pairs of a prepared set into parts, each of which needs at most ``memory``.
 
     Args:
@@ -196,6 +222,8 @@ def plan_parts(prepared: Any, parts: int = 1, *, memory: str | int = MEMORY, map
         memory: memory of the process that counts a part, such as ``"4GB"``. With one part, that process also holds the
             counts of all classes.
         map_at_r: whether to compute R-precision and MAP@R.
+        columns: number of random items with which each item is compared, instead of all; there are no ranks then.
+        seed: seed of these random items.
 
     >>> from tempfile import TemporaryDirectory
     >>> import isomargin as im
@@ -207,6 +235,14 @@ def plan_parts(prepared: Any, parts: int = 1, *, memory: str | int = MEMORY, map
     if not isinstance(prepared, Prepared):
         prepared = Prepared.open(prepared)
     checks.whole(parts, "parts")
+    if columns is not None:
+        checks.whole(columns, "columns")
+        map_at_r = False
+        if columns > len(prepared.vectors) // 2:
+            raise InputError(
+                f"the stated error needs {columns:,} sampled items for each class, and there are "
+                f"{len(prepared.vectors):,} in all: count all pairs, or allow a larger relative_error"
+            )
     sizes, width = prepared.sizes, prepared.vectors.shape[1]
     n = len(prepared.vectors)
     bins = number_of_bins(len(sizes), n)
@@ -223,15 +259,26 @@ def plan_parts(prepared: Any, parts: int = 1, *, memory: str | int = MEMORY, map
             f"class of {int(sizes[int(per_class.argmax())]):,} items is counted as a whole"
             + (" and one process holds the counts of all classes" if parts == 1 else "")
         )
-    class_edges = cut_classes(sizes, per_class, limit, parts)
+    by_parts = parts if columns is not None else math.ceil(math.sqrt(2 * parts + 0.25) - 0.5)  # about one cell each
+    class_edges = cut_classes(sizes, per_class, limit, by_parts)
     edges = block_edges(np.concatenate([[0], np.cumsum(sizes)])[class_edges])
     span = (0.0, prepared.reach)
-    plan = PartPlan(prepared, parts, map_at_r, class_edges, Layout(edges, bins, span, listed), read_size(memory))
+    plan = PartPlan(
+        prepared, parts, map_at_r, class_edges, Layout(edges, bins, span, listed), read_size(memory), columns, seed
+    )
     if parts > plan.tiles:
         raise InputError(
-            f"parts is {parts:,}: these {n:,} items have {plan.tiles:,} tiles, so use at most as many parts"
+            f"parts is {parts:,}: these {n:,} items have {plan.tiles:,} blocks or tiles, so use at most as many parts"
         )
     return plan
+
+
+def plan_for(prepared: Prepared, parts: int, memory: str | int, settings: Settings) -> PartPlan:
+    """Divide the pairs that the settings of an evaluation ask for."""
+    if settings.pairs != "stratified":
+        return plan_parts(prepared, parts, memory=memory, map_at_r=settings.map_at_r)
+    columns = columns_for(settings.target_far, settings.relative_error)
+    return plan_parts(prepared, parts, memory=memory, map_at_r=False, columns=columns, seed=settings.seed)
 
 
 def class_bytes(sizes: NDArray[np.int64], width: int, bins: int, listed: bool, map_at_r: bool) -> NDArray[np.int64]:
@@ -250,17 +297,15 @@ def count_bytes(sizes: NDArray[np.int64], bins: int, listed: bool, map_at_r: boo
     return len(sizes) * bins * wide + positives + 44 * int(sizes.sum()) + 4 * int(slots.sum())
 
 
-def cut_classes(sizes: NDArray[np.int64], per_class: NDArray[np.int64], limit: int, parts: int) -> NDArray[np.int64]:
-    """(superblocks + 1,) the first class of each superblock: about one cell per part, and none above the limit.
+def cut_classes(sizes: NDArray[np.int64], per_class: NDArray[np.int64], limit: int, wanted: int) -> NDArray[np.int64]:
+    """(superblocks + 1,) the first class of each superblock: about as many as wanted, and none above the limit.
 
-    >>> cut_classes(np.full(6, 1000), np.full(6, 10), limit=40, parts=3)
+    >>> cut_classes(np.full(6, 1000), np.full(6, 10), limit=40, wanted=2)
     array([0, 3, 6])
-    >>> cut_classes(np.full(6, 1000), np.full(6, 10), limit=20, parts=3)
+    >>> cut_classes(np.full(6, 1000), np.full(6, 10), limit=20, wanted=2)
     array([0, 2, 4, 6])
     """
-    n = int(sizes.sum())
-    wanted = next(number for number in range(1, parts + 1) if number * (number + 1) // 2 >= parts)
-    target = max(-(-n // wanted), tiles.TILE_ROWS)
+    target = max(-(-int(sizes.sum()) // wanted), tiles.TILE_ROWS)
     row_ends, byte_ends = np.cumsum(sizes), np.cumsum(per_class)
     edges = [0]
     while edges[-1] < len(sizes):

@@ -19,10 +19,11 @@ from isomargin.core.text import listed_numbers
 from isomargin.core.threads import available_cores, one_blas_thread
 from isomargin.measure.pairs import kernels
 from isomargin.measure.pairs.axis import L2
-from isomargin.measure.pairs.counts import PairCounts
+from isomargin.measure.pairs.counts import PairCounts, RankCounts
 from isomargin.measure.pairs.distances import BinnedDistances, Floats
 from isomargin.measure.pairs.part_plan import Cell, PartPlan
 from isomargin.measure.pairs.row_ranks import Products, QueryScores, finish_ranks, rank_strip
+from isomargin.measure.pairs.stratified import count_sampled
 from isomargin.measure.pairs.tiles import Pass, PassResult, Progress, list_by_class
 
 
@@ -107,8 +108,15 @@ def count_cell(
     data, layout = plan.section(superblocks)
     keep = len(superblocks) == 1 and cell.first == 0
     with Pass(data, layout, plan.map_at_r, threads, progress, keep) as the_pass:
-        the_pass.read_positives()
-        the_pass.count_negatives(plan.tiles_of(cell))
+        if plan.columns is None or keep:
+            the_pass.read_positives()
+        if plan.columns is None:
+            the_pass.count_negatives(plan.tiles_of(cell))
+        else:
+            first = int(plan.block_edges[cell.one])
+            blocks = [(block, first + block) for block in range(cell.first, cell.end)]
+            first_class = int(plan.class_edges[cell.one])
+            count_sampled(the_pass, plan.prepared, plan.columns, plan.seed, first_class, blocks)
         negatives = the_pass.sum_counters(the_pass.negatives)
         positives = None
         if keep:
@@ -228,9 +236,12 @@ def finish_parts(
             found.r_precision[start:end] = scores[0, first : first + end - start]
             found.average_precision[start:end] = scores[1, first : first + end - start]
             first += end - start
-    with one_blas_thread(), ThreadPoolExecutor(threads or available_cores()) as pool:
-        ranks = finish_ranks(data, found, tuple(k), plan.map_at_r, pool)
-    kept = BinnedDistances.within_span(negatives, layout.span, L2, appearances=2)
+    if plan.columns is None:
+        with one_blas_thread(), ThreadPoolExecutor(threads or available_cores()) as pool:
+            ranks = finish_ranks(data, found, tuple(k), plan.map_at_r, pool)
+    else:  # no ranks without all negatives
+        ranks = RankCounts.from_queries(data.class_of, sizes, (), found.nearer, None, None)
+    kept = BinnedDistances.within_span(negatives, layout.span, L2, appearances=2 if plan.columns is None else 1)
     if layout.list_positives:
         return PassResult(PairCounts(list_by_class(positives, sizes), kept), ranks)
     return PassResult(PairCounts(BinnedDistances.within_span(positives, layout.span, L2, appearances=1), kept), ranks)
@@ -246,7 +257,12 @@ def check_complete(plan: PartPlan, superblock: int, counts: SuperblockCounts) ->
         positives_fit = counts.positives is not None and bool(
             (counts.positives.sum(axis=1, dtype=np.int64) == pairs).all()
         )
-    if not positives_fit or (counts.negatives.sum(axis=1, dtype=np.int64) != sizes * (n - sizes)).any():
+    compared = counts.negatives.sum(axis=1, dtype=np.int64)
+    if plan.columns is None:
+        most = least = sizes * (n - sizes)
+    else:  # as many sampled items are of the class itself as it has stretches of rows, or one more
+        most, least = sizes * plan.columns, sizes * (plan.columns - plan.columns * sizes // n - 2)
+    if not positives_fit or ((compared < least) | (compared > most)).any():
         raise InputError("the counts of the parts do not add up to all pairs: a part is damaged, count the parts again")
 
 

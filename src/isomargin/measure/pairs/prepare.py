@@ -66,6 +66,10 @@ class Prepared:
         n, width = self.vectors.shape
         return f"<Prepared: {n:,} items of {width} dimensions, {len(self.sizes):,} classes>"
 
+    def __reduce__(self) -> tuple[Any, tuple[Path]]:
+        """Send the folder to another process, not the vectors: it opens the folder itself."""
+        return Prepared.open, (self.folder.resolve(),)
+
     def data(self) -> ClassSortedVectors:
         """Return all rows, as the pass over pairs takes them; the vectors stay on disk."""
         class_of = np.repeat(np.arange(len(self.sizes)), self.sizes)

@@ -64,7 +64,7 @@ class ItemNoise:
         far = share(counts.negatives.within(self.distances)[large], negatives)
         false_accepts = self.false_accepts.astype(np.float64)
         if counts.negatives.appearances == 1 and evaluation.trials is None:  # sampling the pairs adds noise
-            false_accepts += share(far * (1 - far), negatives)
+            false_accepts += share(far * (1 - far), independent_negatives(evaluation)[large, None])
         by_sensitivity, by_far = slopes(sensitivity, far, share(positives, negatives), evaluation.settings)
         variance = by_sensitivity**2 * self.sensitivity + by_far**2 * false_accepts
         variance += 2 * by_sensitivity * by_far * self.covariance
@@ -76,7 +76,7 @@ class ItemNoise:
         far_variance = self.between_levels(self.false_accepts, at)[:, 0]
         if evaluation.counts.negatives.appearances == 1 and evaluation.trials is None:  # sampling the pairs adds noise
             far = evaluation.at(distance).class_far[self.classes]
-            far_variance += share(far * (1 - far), evaluation.counts.negatives.totals[self.classes])
+            far_variance += share(far * (1 - far), independent_negatives(evaluation)[self.classes])
         return far_variance, self.between_levels(self.sensitivity, at)[:, 0]
 
     def between_levels(self, values: NDArray[Any], distances: Floats) -> Floats:
@@ -103,6 +103,15 @@ class ItemNoise:
         values = (1 - part) * variance[rows, left] + part * variance[rows, left + 1]
         found[self.classes] = np.where(own <= self.distances[-1], values, np.nan)
         return found
+
+
+def independent_negatives(evaluation: "Evaluation") -> Floats:
+    """(classes,) number of independently sampled negatives of each class.
+
+    All items of a class are compared with the same items if pairs are stratified: only those were drawn independently.
+    """
+    totals = evaluation.counts.negatives.totals.astype(np.float64)
+    return totals / evaluation.sizes if evaluation.settings.pairs == "stratified" else totals
 
 
 def slopes(sensitivity: Floats, far: Floats, ratio: Floats, settings: Settings) -> tuple[Floats, Floats]:
