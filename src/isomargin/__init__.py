@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from isomargin.measure.evaluation import Evaluation
     from isomargin.measure.gallery import evaluate_gallery
     from isomargin.measure.pairs.gallery_inputs import make_templates
+    from isomargin.measure.pairs.part_plan import plan_parts
+    from isomargin.measure.pairs.parts import count_part
+    from isomargin.measure.pairs.prepare import prepare
+    from isomargin.measure.parts import evaluate_shards, merge_parts
     from isomargin.measure.scores.consistency import epsilon_opis, opis
     from isomargin.measure.settings import Settings
     from isomargin.measure.trials import evaluate_pairs
@@ -58,11 +62,13 @@ __all__ = [
     "check_card",
     "choose_threshold",
     "compare",
+    "count_part",
     "diagnose",
     "epsilon_opis",
     "evaluate",
     "evaluate_gallery",
     "evaluate_pairs",
+    "evaluate_shards",
     "figures",
     "fit_adapter",
     "load_data",
@@ -72,8 +78,11 @@ __all__ = [
     "make_card",
     "make_model",
     "make_templates",
+    "merge_parts",
     "open_run",
     "opis",
+    "plan_parts",
+    "prepare",
     "promise_threshold",
     "theory",
     "train",
@@ -112,7 +121,12 @@ _HOMES = {
     "load_glyphs": "isomargin.data.glyphs",
     "load_recipe": "isomargin.training.recipe",
     "make_model": "isomargin.models.embedder",
+    "count_part": "isomargin.measure.pairs.parts",
+    "evaluate_shards": "isomargin.measure.parts",
     "make_templates": "isomargin.measure.pairs.gallery_inputs",
+    "merge_parts": "isomargin.measure.parts",
+    "plan_parts": "isomargin.measure.pairs.part_plan",
+    "prepare": "isomargin.measure.pairs.prepare",
     "open_run": "isomargin.training.run",
     "opis": "isomargin.measure.scores.consistency",
     "train": "isomargin.training.loop",

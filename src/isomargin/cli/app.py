@@ -19,6 +19,7 @@ from isomargin.cli import (
     figures,
     galleries,
     measuring,
+    parts,
     report,
     thresholds,
     training,
@@ -56,6 +57,8 @@ def options(
 
 for command in (
     measuring.evaluate,
+    parts.prepare,
+    parts.merge,
     galleries.templates,
     equalizing.equalize,
     class_thresholds.class_thresholds,

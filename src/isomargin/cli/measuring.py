@@ -33,6 +33,7 @@ from isomargin.cli.opening import (
     shifts_of,
     without_warnings,
 )
+from isomargin.cli.parts import Memory, Part, PartOptions, Work, evaluate_in_parts
 from isomargin.cli.trials import (
     CostFalseAccept,
     CostFalseReject,
@@ -56,7 +57,8 @@ def evaluate(
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="File of embeddings and labels: .npz, .npy, .parquet, .pt or .safetensors; or a run's folder."
+            help="File of embeddings and labels: .npz, .npy, .parquet, .pt or .safetensors; a run's folder; or a "
+            "folder or quoted pattern of .parquet, .npy or .safetensors shards."
         ),
     ] = None,
     labels: Labels = None,
@@ -128,12 +130,19 @@ def evaluate(
     map_at_r: Annotated[bool, typer.Option(help="Compute R-precision and MAP@R.")] = True,
     pairs: Annotated[
         str,
-        typer.Option(help="Count all pairs, or sampled: random negative pairs of each class, as the paper does."),
+        typer.Option(
+            help="Count all pairs; sampled: random negative pairs of each class, as the paper does; or stratified: a "
+            "sample of negatives with a known error, for shards."
+        ),
     ] = "all",
     negatives_per_positive: Annotated[
         int, typer.Option(help="Number of negative pairs per positive pair, with --pairs sampled.")
     ] = 10,
-    seed: Annotated[int, typer.Option(help="Seed of the random negative pairs, with --pairs sampled.")] = 0,
+    relative_error: Annotated[
+        float,
+        typer.Option(help="Largest relative standard error of a class's FAR at --target-far, with --pairs stratified."),
+    ] = 0.1,
+    seed: Annotated[int, typer.Option(help="Seed of the random negative pairs, if they are sampled.")] = 0,
     exact: Annotated[
         bool, typer.Option("--exact", help="Compute in float64 and without bins. Several times slower.")
     ] = False,
@@ -146,7 +155,8 @@ def evaluate(
         typer.Option(
             "--output",
             "-o",
-            help="Write the evaluation to this .json file, which other commands read faster than embeddings.",
+            help="Write the evaluation to this .json file, which other commands read faster than embeddings; with "
+            "--part, the folder of the parts.",
         ),
     ] = None,
     per_class: Annotated[
@@ -175,6 +185,9 @@ def evaluate(
     prior: Prior = 0.01,
     cost_false_accept: CostFalseAccept = 1.0,
     cost_false_reject: CostFalseReject = 1.0,
+    memory: Memory = None,
+    part: Part = None,
+    work: Work = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Measure how consistently one distance threshold works across classes, and how well the embeddings retrieve.
@@ -191,7 +204,9 @@ def evaluate(
     check_draws(draws, confidence)
     if resample != "classes" and not intervals:
         raise InputError("--resample needs --intervals: give both, or neither")
-    check_writable(output, ".json")
+    part_options = PartOptions(file, memory, part, work)
+    if part is None:
+        check_writable(output, ".json")
     for name, given in {"the equalizer": equalizer, "the file of class thresholds": class_thresholds}.items():
         if output is not None and given is not None and output.resolve() == given.resolve():
             raise InputError(f"{output} is {name}: choose another name for --output")
@@ -244,9 +259,32 @@ def evaluate(
         "target_frr": target_frr,
     }
     options, embeddings, shifts = ReadOptions(), None, None
-    if file is not None:
+    if part_options.wanted:
+        part_options.check({
+            "--labels": bool(labels),
+            "--equalizer": equalizer is not None,
+            "--gallery": gallery_options.wanted,
+            "--trials": trials is not None,
+            "--resample items": resample != "classes",
+        })  # fmt: skip
+        part_options.check_part({
+            "--per-class": per_class is not None,
+            "--report": report is not None,
+            "--intervals": intervals,
+            "--json": as_json,
+        })  # fmt: skip
+        settings |= {"k": whole_numbers(k), "map_at_r": map_at_r, "pairs": pairs, "exact": exact, "device": device}
+        settings |= {"relative_error": relative_error, "seed": seed}
+        options = ReadOptions(embeddings_key=embeddings_key, labels_key=labels_key)
+        found = evaluate_in_parts(part_options, options, output, threads, settings)
+        if found is None:
+            return
+        evaluation = found
+    elif file is not None:
         (options,) = read_options([file], labels, embeddings_key, labels_key, equalizer, new_classes)
-    if file is None or trials is not None:
+    if part_options.wanted:
+        pass
+    elif file is None or trials is not None:
         evaluation = measure_trials(file, options, trial_options, settings)
     elif gallery_options.wanted:
         settings |= {"k": whole_numbers(k), "threads": threads, "target_fpir": target_fpir}

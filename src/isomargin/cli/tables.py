@@ -208,7 +208,7 @@ def chance_rows(score: "Score", evaluation: "Evaluation") -> list[tuple[str, str
 
 def sampled(evaluation: "Evaluation") -> str:
     """Return a remark if the negative pairs are a sample; else an empty text."""
-    return " (sampled)" if evaluation.settings.pairs == "sampled" else ""
+    return "" if evaluation.settings.pairs == "all" else " (sampled)"
 
 
 def as_threshold(distance: float, axis: ScoreAxis, similarity: str = "equalized similarity") -> str:

@@ -1,11 +1,45 @@
-"""Check the available memory before a compressed file is unpacked: a few kilobytes can unpack to terabytes."""
+"""Check the available memory before a compressed file is unpacked, and read sizes of memory such as 4GB.
 
+A few kilobytes can unpack to terabytes.
+"""
+
+import re
 from pathlib import Path
 
 from isomargin.core.errors import InputError
 
 MEMORY = Path("/proc/meminfo")
 LIMIT = Path("/sys/fs/cgroup/memory.max")  # set by containers
+
+
+UNITS = {
+    "": 1,
+    "B": 1,
+    "K": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "KI": 2**10,
+    "MI": 2**20,
+    "GI": 2**30,
+    "TI": 2**40,
+}
+SIZE = re.compile(r"([0-9]*\.?[0-9]+)\s*(|B|([KMGT]I?)B?)")
+
+
+def read_size(text: str | int, name: str = "memory") -> int:
+    """Return a size of memory in bytes.
+
+    >>> read_size("4GB"), read_size("1.5 GiB"), read_size(100)
+    (4000000000, 1610612736, 100)
+    >>> read_size("plenty")
+    Traceback (most recent call last):
+    isomargin.InputError: memory is 'plenty': a size such as 4GB or 500MB is needed
+    """
+    found = SIZE.fullmatch(str(text).strip().upper())
+    if isinstance(text, bool) or found is None or float(found[1]) == 0:
+        raise InputError(f"{name} is {text!r}: a size such as 4GB or 500MB is needed")
+    return int(float(found[1]) * UNITS[found[3] or ""])
 
 
 def available_memory() -> int | None:

@@ -1,5 +1,7 @@
 """Make names from files safe and short enough to print."""
 
+from collections.abc import Iterable
+
 from rich.cells import cell_len, set_cell_size
 
 PARAGRAPH = 88  # columns of running text
@@ -36,3 +38,15 @@ def percent(value: float | None, digits: int = 3) -> str:
     ('1.23%', '0.0001%', '-', '1.23456%')
     """
     return "-" if value is None else f"{100 * value:.{digits}g}%"
+
+
+def listed_numbers(numbers: Iterable[int], most: int = 8) -> str:
+    """List a few numbers for a sentence, and how many more there are.
+
+    >>> listed_numbers([3]), listed_numbers([3, 5, 8]), listed_numbers(range(1, 100), 2)
+    ('3', '3, 5 and 8', '1, 2 and 97 more')
+    """
+    shown = [str(number) for number in numbers]
+    if len(shown) > most:
+        return f"{', '.join(shown[:most])} and {len(shown) - most:,} more"
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)

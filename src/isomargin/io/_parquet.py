@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -31,18 +32,46 @@ def read_parquet(path: Path, embeddings_key: str, labels_key: str | None) -> tup
         return vectors, labels, ids
 
 
+def open_lists(path: Path, key: str) -> tuple[int, int]:
+    """Return the number of rows of a column of lists and their length, from the metadata and the first row."""
+    import pyarrow.parquet as parquet
+
+    with parquet.ParquetFile(path, memory_map=True) as file:
+        check_keys(path, file.schema_arrow.names, key, None)
+        _check_lists(path, file, key)
+        for batch in file.iter_batches(batch_size=1, columns=[key]):
+            return file.metadata.num_rows, _block(path, batch.column(key), 0, None).shape[1]
+    raise InputError(f"{path} has no rows: remove the file, or write it again")
+
+
+def read_lists(path: Path, key: str, rows: int) -> Iterator[npt.NDArray[Any]]:
+    """Yield a column of lists as arrays of at most ``rows`` rows."""
+    import pyarrow.parquet as parquet
+
+    with parquet.ParquetFile(path, memory_map=True) as file:
+        start, width = 0, None
+        for batch in file.iter_batches(batch_size=rows, columns=[key]):
+            block = _block(path, batch.column(key), start, width)
+            start, width = start + len(block), block.shape[1]
+            yield block
+
+
+def read_parquet_labels(path: Path, key: str) -> npt.NDArray[Any]:
+    """Read the column of labels alone."""
+    import pyarrow.parquet as parquet
+
+    with parquet.ParquetFile(path, memory_map=True) as file:
+        check_keys(path, file.schema_arrow.names, next(iter(file.schema_arrow.names), ""), key)
+        return _read_label_column(path, _read_column(file, key))
+
+
 def _read_column(file: Any, name: str) -> Any:
     return file.read(columns=[name]).column(name)
 
 
 def _read_list_column(path: Path, file: Any, key: str) -> npt.NDArray[Any]:
     """Read an array (n, d) batch by batch, so that the peak memory is that array and one batch."""
-    import pyarrow as arrow
-
-    kind = file.schema_arrow.field(key).type
-    is_list = arrow.types.is_list(kind) or arrow.types.is_large_list(kind) or arrow.types.is_fixed_size_list(kind)
-    if not is_list or not (arrow.types.is_floating(kind.value_type) or arrow.types.is_integer(kind.value_type)):
-        raise InputError(f"{path} has column {key!r} of type {kind}: a list of numbers per row is needed")
+    kind = _check_lists(path, file, key)
     check_memory(_values(file.metadata, key) * kind.value_type.bit_width // 8, str(path), UNPACKED)
     rows = file.metadata.num_rows
     vectors: npt.NDArray[Any] | None = None
@@ -54,6 +83,17 @@ def _read_list_column(path: Path, file: Any, key: str) -> npt.NDArray[Any]:
         vectors[start : start + len(block)] = block
         start += len(block)
     return np.empty((0, 0), dtype=np.float32) if vectors is None else vectors
+
+
+def _check_lists(path: Path, file: Any, key: str) -> Any:
+    """Return the type of a column that has a list of numbers per row; others are refused."""
+    import pyarrow as arrow
+
+    kind = file.schema_arrow.field(key).type
+    is_list = arrow.types.is_list(kind) or arrow.types.is_large_list(kind) or arrow.types.is_fixed_size_list(kind)
+    if not is_list or not (arrow.types.is_floating(kind.value_type) or arrow.types.is_integer(kind.value_type)):
+        raise InputError(f"{path} has column {key!r} of type {kind}: a list of numbers per row is needed")
+    return kind
 
 
 def _values(metadata: Any, key: str) -> int:

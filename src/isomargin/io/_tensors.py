@@ -76,6 +76,51 @@ def read_safetensors(path: Path, embeddings_key: str, labels_key: str | None) ->
         return vectors, labels if names is None else _name_labels(path, labels, names), ids
 
 
+MAPPED = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "<i1", "U8": "<u1"}
+"""Types of tensors that numpy can map; bfloat16 is mapped as integers."""
+
+
+class MappedHalves:
+    """A memory-mapped tensor (n, d) of bfloat16, whose rows become float32 when they are read."""
+
+    def __init__(self, halves: npt.NDArray[Any]) -> None:
+        self.halves = halves
+        self.shape = halves.shape
+
+    def __getitem__(self, rows: slice) -> npt.NDArray[np.float32]:
+        return (self.halves[rows].astype(np.uint32) << 16).view(np.float32)
+
+
+def map_tensor(path: Path, key: str) -> Any:
+    """Map a tensor of a safetensors file into memory, without reading it."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="np") as file:  # checks the header
+        check_keys(path, file.keys(), key, None)
+    with path.open("rb") as content:
+        length = int.from_bytes(content.read(8), "little")
+        header = json.loads(content.read(length))[key]
+    kind, start = header["dtype"], 8 + length + header["data_offsets"][0]
+    if kind != "BF16" and kind not in MAPPED:
+        raise InputError(f"{path} has {key!r} as {kind}: save it as float16, bfloat16 or float32")
+    shape = tuple(header["shape"])
+    if 0 in shape:
+        return np.empty(shape, np.float32)
+    mapped = np.memmap(path, MAPPED.get(kind, "<u2"), "r", start, shape)
+    return MappedHalves(mapped) if kind == "BF16" else mapped
+
+
+def read_tensor_labels(path: Path, labels_key: str) -> npt.NDArray[Any]:
+    """Read the labels of a safetensors file alone, with their names if the metadata has them."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="np") as file:
+        check_keys(path, file.keys(), next(iter(file.keys()), ""), labels_key)
+        labels = _read_tensor(path, file, labels_key)
+        names = (file.metadata() or {}).get(_names_key(labels_key))
+    return labels if names is None else _name_labels(path, labels, names)
+
+
 def _read_tensor(path: Path, file: Any, key: str) -> npt.NDArray[Any]:
     """Read a tensor as a numpy array; bfloat16, which numpy lacks, becomes float32 with the same values."""
     part = file.get_slice(key)

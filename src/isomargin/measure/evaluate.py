@@ -20,6 +20,7 @@ from isomargin.measure.pairs.exact import ExactPass, fits
 from isomargin.measure.pairs.inputs import OTHER_LENGTHS, ClassSortedVectors, Shifts, sort_by_class
 from isomargin.measure.pairs.rates import pairs_at_far
 from isomargin.measure.pairs.sampled import REPEATED, repeated_share, sample_pairs, sampled_pairs
+from isomargin.measure.pairs.stratified import columns_for
 from isomargin.measure.pairs.summary import summarize
 from isomargin.measure.pairs.tiles import PassResult, count_pairs
 from isomargin.measure.pairs.torch_tiles import count_pairs_with_torch
@@ -169,6 +170,8 @@ def evaluate(
         exact=exact,
         device=device,
     )
+    if settings.pairs == "stratified":
+        raise InputError("pairs is 'stratified', which is counted in parts: call evaluate_shards, or give --memory")
     if threads is not None:
         checks.whole(threads, "threads")
     if equalizer is None and (new_classes or ids is not None):
@@ -243,6 +246,8 @@ def check_rates(data: ClassSortedVectors, settings: Settings) -> None:
     sizes, n = data.sizes, len(data.class_of)
     if settings.pairs == "all":
         negatives = int((sizes * (n - sizes)).sum()) // 2
+    elif settings.pairs == "stratified":
+        negatives = n * columns_for(settings.target_far, settings.relative_error)
     else:
         negatives = int(sampled_pairs(sizes, settings.negatives_per_positive).sum())
     pairs_at_far(settings.target_far, negatives, "target_far")
@@ -266,21 +271,34 @@ def count(
 def count_exactly_because(data: ClassSortedVectors, settings: Settings) -> tuple[bool, tuple[str, ...]]:
     """Return whether to count exactly, and notes for the user about that choice."""
     n = len(data.class_of)
-    if data.reach < SAME:
-        return settings.exact or fits(data), (
-            f"all embeddings are within {data.reach:.2g} of each other, too close for accurate scores: "
-            "subtract their mean before normalising them",
-        )
+    if note := note_on_closeness(data):
+        return settings.exact or fits(data), note
     if settings.exact or (settings.device is None and n * (n - 1) // 2 <= SMALL):
         return True, ()
-    if data.reach < NARROW:
-        reason = "all embeddings are very close together"
-    elif repeated_share(data) > REPEATED:
-        reason = "many pairs have the same distance"
-    elif data.vectors.shape[1] <= FLAT:
-        reason = f"in {data.vectors.shape[1]} dimensions, neighbours are too close for float32 to tell apart"
-    else:
+    reason = why_bins_are_coarse(data)
+    if reason is None:
         return False, ()
     if fits(data):
         return True, (f"{reason}: pairs are counted exactly on the CPU, which takes longer",)
     return False, (f"{reason}, and the classes are too large to count exactly: all scores are less accurate",)
+
+
+def note_on_closeness(data: ClassSortedVectors) -> tuple[str, ...]:
+    """Return a note if all embeddings are so close together that no count is accurate."""
+    if data.reach >= SAME:
+        return ()
+    return (
+        f"all embeddings are within {data.reach:.2g} of each other, too close for accurate scores: "
+        "subtract their mean before normalising them",
+    )
+
+
+def why_bins_are_coarse(data: ClassSortedVectors) -> str | None:
+    """Return why float32 products in bins are not accurate for these embeddings; None if they are."""
+    if data.reach < NARROW:
+        return "all embeddings are very close together"
+    if repeated_share(data) > REPEATED:
+        return "many pairs have the same distance"
+    if data.vectors.shape[1] <= FLAT:
+        return f"in {data.vectors.shape[1]} dimensions, neighbours are too close for float32 to tell apart"
+    return None

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 CONCERNS_SUMMARY = ("far", "frr", "grid", "target_far", "target_frr")  # and distances, which are compared separately
 FEWEST_PROBES = 2  # a class of a gallery with fewer known probes has no utility curve
-NEEDS_PAIRS = ("k", "map_at_r", "pairs", "negatives_per_positive", "seed", "exact", "device")
+NEEDS_PAIRS = ("k", "map_at_r", "pairs", "negatives_per_positive", "relative_error", "seed", "exact", "device")
 
 
 @dataclass(frozen=True, eq=False)

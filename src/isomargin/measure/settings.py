@@ -13,6 +13,7 @@ Utility = Literal["specificity_sensitivity", "precision_recall"]
 MeanCurve = Literal["classes", "pooled"]
 EpsilonForm = Literal["f_score", "printed"]
 Pairs = Literal["all", "sampled"]
+PairsInParts = Literal["all", "stratified"]
 Comparison = Literal["all_pairs", "gallery", "trials"]
 """What is compared: all pairs of items, probes with the templates of a gallery, or the pairs of a list of trials."""
 COMPARED = {
@@ -26,7 +27,7 @@ UNITS = {"all_pairs": ("items", "classes"), "gallery": ("known probes", "classes
 TEMPLATE_WORDS = {"mean": "mean of a class's items", "max": "best of a class's items", "each": "every item by itself"}
 """What a probe is compared with, by the name of the template."""
 
-CHOICES = {"utility": Utility, "mean_curve": MeanCurve, "epsilon_form": EpsilonForm, "pairs": Pairs}
+CHOICES = {"utility": Utility, "mean_curve": MeanCurve, "epsilon_form": EpsilonForm, "pairs": Pairs | PairsInParts}
 MOST = 1_000_000  # more than any grid or sample needs, and small enough for memory
 
 
@@ -71,10 +72,13 @@ class Settings:
     """Values of k for recall@k."""
     map_at_r: bool = True
     """Whether to compute R-precision and MAP@R."""
-    pairs: Pairs = "all"
-    """``"all"`` pairs, or ``"sampled"``, the paper's protocol for large sets: random negative pairs for each class."""
+    pairs: Pairs | PairsInParts = "all"
+    """``"all"`` pairs; ``"sampled"``, the paper's protocol for large sets: random negative pairs for each class; or
+    ``"stratified"``, a sample of negatives with a known error, for counting in parts."""
     negatives_per_positive: int = 10
     """Number of negative pairs drawn per positive pair of a class, if pairs are sampled."""
+    relative_error: float = 0.1
+    """Largest relative standard error of a class's FAR at ``target_far`` due to sampling, if pairs are stratified."""
     seed: int = 0
     """Seed of the random numbers, if pairs are sampled."""
     exact: bool = False
@@ -95,10 +99,10 @@ class Settings:
             raise InputError(f"epsilon is {self.epsilon}: a share of the classes is needed, above 0 and at most 1")
         if checks.above_zero(self.c, "c") > 1e100:
             raise InputError(f"c is {self.c}: a weight of at most 1e100 is needed")
-        for name in ("target_far", "target_frr", "target_fpir"):
+        for name in ("target_far", "target_frr", "target_fpir", "relative_error"):
             checks.share(getattr(self, name), name)
         for name, kind in CHOICES.items():
-            checks.one_of(getattr(self, name), name, get_args(kind))
+            checks.one_of(getattr(self, name), name, list(dict.fromkeys(choices(kind))))
         if not isinstance(self.k, tuple):
             raise InputError(f"k is {self.k!r}: a tuple of whole numbers is needed")
         for k in self.k:
@@ -125,6 +129,11 @@ class Settings:
             values["device"] = str(values["device"])
         # JSON can only hold Python's own numbers.
         return cls(**{name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()})
+
+
+def choices(kind: Any) -> list[str]:
+    """List the values of a literal type, or of a union of several."""
+    return [value for part in get_args(kind) for value in (choices(part) if get_args(part) else [part])]
 
 
 def is_pair(value: Any) -> bool:

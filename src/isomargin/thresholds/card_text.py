@@ -153,7 +153,7 @@ def equalizer_lines(equalizer: dict[str, Any]) -> list[str]:
 def measured_lines(card: "ThresholdCard") -> list[str]:
     """Format the sizes, rates and notes."""
     measured = card.measured
-    sampled = "sampled negative" if measured["pairs"] == "sampled" else "negative"
+    sampled = "negative" if measured["pairs"] == "all" else "sampled negative"
     units, groups = UNITS[card.comparison]
     inside = f" in {measured['classes']:,} {groups}" if has_classes(card) else ""
     pairs = "pairs" if card.gallery is None else "comparisons"

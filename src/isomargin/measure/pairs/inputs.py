@@ -148,6 +148,21 @@ def sort_by_class(
     array = as_matrix(embeddings)
     names, class_of_row = np.unique(labels_of_rows(labels, len(array)), return_inverse=True)
     sizes = np.bincount(class_of_row, minlength=len(names)).astype(np.int64)
+    check_classes(names, sizes)
+    order = np.argsort(class_of_row, kind="stable")
+    lengths = np.empty(len(array))
+    vectors = unit_rows(array, order, dtype, lengths)
+    notes = note_on_singles(sizes) + note_on_lengths(lengths)
+    class_of = class_of_row[order].astype(np.int64)
+    if shifts is None:
+        return ClassSortedVectors(vectors, class_of, sizes, names, tuple(notes))
+    return ClassSortedVectors(
+        vectors, class_of, sizes, names, tuple(notes), shifts=shifts.values[order], axis=shifts.axis
+    )
+
+
+def check_classes(names: NDArray[Any], sizes: NDArray[np.int64]) -> None:
+    """Refuse labels of a single class, and classes of a single item each."""
     if len(names) < 2:
         only = repr(names.tolist()[0])
         shown = only if len(only) <= 60 else f"{only[:57]}..."
@@ -157,22 +172,20 @@ def sort_by_class(
             f"each of the {len(names):,} classes has a single item, so there are no positive pairs: "
             "at least one class needs two items"
         )
-    order = np.argsort(class_of_row, kind="stable")
-    lengths = np.empty(len(array))
-    vectors = unit_rows(array, order, dtype, lengths)
-    notes = []
-    if singles := int((sizes == 1).sum()):
-        notes.append(
-            f"{singles:,} of {len(names):,} classes have a single item: they have no positive pairs and so no curve, "
-            "and only serve as negatives for the other classes"
-        )
-    notes += note_on_lengths(lengths)
-    class_of = class_of_row[order].astype(np.int64)
-    if shifts is None:
-        return ClassSortedVectors(vectors, class_of, sizes, names, tuple(notes))
-    return ClassSortedVectors(
-        vectors, class_of, sizes, names, tuple(notes), shifts=shifts.values[order], axis=shifts.axis
-    )
+
+
+def note_on_singles(sizes: NDArray[np.int64]) -> list[str]:
+    """Return a note if classes have a single item.
+
+    >>> note_on_singles(np.array([3, 1]))
+    ['1 of 2 classes have a single item: they have no positive pairs and so no curve, and only serve as ...']
+    """
+    if not (singles := int((sizes == 1).sum())):
+        return []
+    return [
+        f"{singles:,} of {len(sizes):,} classes have a single item: they have no positive pairs and so no curve, "
+        "and only serve as negatives for the other classes"
+    ]
 
 
 def note_on_lengths(lengths: NDArray[np.float64]) -> list[str]:
@@ -183,12 +196,21 @@ def note_on_lengths(lengths: NDArray[np.float64]) -> list[str]:
     >>> note_on_lengths(np.array([1.0, 7.5]))
     ['1 of 2 embeddings do not have length one (lengths from 1 to 7.5) and were normalised: ...']
     """
-    other = int((np.abs(lengths - 1) > UNIT_TOLERANCE).sum())
-    if other <= FEW * len(lengths):
+    return note_on_other_lengths(count_other_lengths(lengths), len(lengths), lengths.min(), lengths.max())
+
+
+def count_other_lengths(lengths: NDArray[np.float64]) -> int:
+    """Return how many lengths are not one."""
+    return int((np.abs(lengths - 1) > UNIT_TOLERANCE).sum())
+
+
+def note_on_other_lengths(other: int, rows: int, low: float, high: float) -> list[str]:
+    """Return the same note from the number of embeddings that do not have length one, and the range of lengths."""
+    if other <= FEW * rows:
         return []
     return [
-        f"{other:,} of {len(lengths):,} embeddings {OTHER_LENGTHS} (lengths from {lengths.min():.3g} to "
-        f"{lengths.max():.3g}) and were normalised: scale yours in the same way before you apply a threshold of L2 "
+        f"{other:,} of {rows:,} embeddings {OTHER_LENGTHS} (lengths from {low:.3g} to "
+        f"{high:.3g}) and were normalised: scale yours in the same way before you apply a threshold of L2 "
         "distances or inner products"
     ]
 
@@ -213,11 +235,15 @@ def as_matrix(embeddings: Any) -> Any:
 
 
 def unit_rows(
-    array: Any, order: NDArray[np.int64], dtype: type, lengths: NDArray[np.float64] | None = None
+    array: Any,
+    order: NDArray[np.int64],
+    dtype: type,
+    lengths: NDArray[np.float64] | None = None,
+    first_row: int = 0,
 ) -> NDArray[Any]:
     """(n, d) the rows in the given order, each divided by its length; rows without a direction are refused.
 
-    The lengths are written into ``lengths`` (n,) if it is given.
+    The lengths are written into ``lengths`` (n,) if it is given. Errors number rows from ``first_row``.
     """
     n, width = array.shape
     vectors = np.empty((n, width), dtype)
@@ -238,8 +264,8 @@ def unit_rows(
             vectors[first : first + step] = values / np.where(length > 0, length, 1)
             if lengths is not None:
                 lengths[first : first + step] = (length * largest)[:, 0]
-    refuse_rows(np.concatenate(not_finite), "are NaN or infinite", "remove or recompute them")
-    refuse_rows(np.concatenate(zero), "are zero vectors, which have no direction", "remove them")
+    refuse_rows(np.concatenate(not_finite) + first_row, "are NaN or infinite", "remove or recompute them")
+    refuse_rows(np.concatenate(zero) + first_row, "are zero vectors, which have no direction", "remove them")
     return vectors
 
 

@@ -223,18 +223,24 @@ def count_negatives(
 
 
 @njit(nogil=True, cache=True)
-def score_ranks(ranks: Ranks, r_precision: NDArray[np.float64], average_precision: NDArray[np.float64]) -> None:
+def score_ranks(
+    offset: NDArray[np.int64],  # (n + 1,) these three as in `Ranks`
+    alive: NDArray[np.int32],  # (n,)
+    between: NDArray[np.int32],  # (slots,)
+    r_precision: NDArray[np.float64],
+    average_precision: NDArray[np.float64],
+) -> None:
     """Compute R-precision and average precision at R of each query whose positives were stored."""
-    for i in range(ranks.above.size):
-        first, end = ranks.offset[i], ranks.offset[i + 1]
+    for i in range(alive.size):
+        first, end = offset[i], offset[i + 1]
         if end == first:
             continue
         nearer = 0
         precision = 0.0
-        for m in range(ranks.alive[i]):
-            nearer += ranks.between[first + m]
+        for m in range(alive[i]):
+            nearer += between[first + m]
             precision += (m + 1) / (m + 1 + nearer)
-        r_precision[i] = ranks.alive[i] / (end - first)
+        r_precision[i] = alive[i] / (end - first)
         average_precision[i] = precision / (end - first)
 
 
@@ -245,8 +251,8 @@ def rank_strip(
     rows: Rows,
     positives: NDArray[np.int32],  # (fine bins,) scratch
     negatives: NDArray[np.int32],  # (fine bins,) scratch
-    r_precision: NDArray[np.float64],
-    average_precision: NDArray[np.float64],
+    r_precision: NDArray[np.float64],  # (queries,) out
+    average_precision: NDArray[np.float64],  # (queries,) out
 ) -> None:
     """Compute the same for queries of large classes, from complete rows, each sorted into its own fine bins."""
     fine = positives.size
@@ -289,8 +295,8 @@ def rank_strip(
             passed += negatives[b]
             if found + passed >= possible:
                 break
-        r_precision[row] = hits / possible
-        average_precision[row] = precision / possible
+        r_precision[i] = hits / possible
+        average_precision[i] = precision / possible
 
 
 @njit(nogil=True, cache=True)
@@ -353,3 +359,47 @@ def count_levels(
             counts[row, low] += 1
         for level in range(1, number):
             counts[row, level] += counts[row, level - 1]
+
+
+@njit(nogil=True, cache=True)
+def merge_ranks(
+    offset: NDArray[np.int64],  # (rows + 1,) as in `Ranks`
+    alive: NDArray[np.int32],  # (rows,) of one part; out: of both
+    between: NDArray[np.int32],  # (slots,) of one part; out: of both, and 0 for positives that are dropped
+    other_alive: NDArray[np.int32],  # (rows,) of the other part
+    other_between: NDArray[np.int32],  # (slots,) of the other part
+) -> None:
+    """Add the negatives between positives that two parts of a pass met, and drop positives as the whole pass would.
+
+    A positive that one part dropped is out of the R nearest with more negatives too. Those that neither dropped have
+    complete counts, so what remains depends on the negatives alone and not on how they were divided.
+    """
+    for i in range(alive.size):
+        first, slots = offset[i], offset[i + 1] - offset[i]
+        left = min(alive[i], other_alive[i])
+        nearer = 0
+        for m in range(left):
+            between[first + m] += other_between[first + m]
+            nearer += between[first + m]
+        while left > 0 and nearer + left > slots:
+            left -= 1
+            nearer -= between[first + left]
+        between[first + left : first + slots] = 0
+        alive[i] = left
+
+
+@njit(nogil=True, cache=True)
+def count_sampled(
+    similarity: NDArray[np.float32],  # (rows, columns)
+    first_row: int,
+    class_of: NDArray[np.int64],  # (n,) class of each row
+    column_class: NDArray[np.int64],  # (columns,)
+    bins: Bins,
+) -> None:
+    """Count the pairs of rows with sampled columns of other classes, for the rows' classes only."""
+    for i in range(similarity.shape[0]):
+        row = first_row + i
+        base = bins.base[row]
+        for j in range(similarity.shape[1]):
+            if column_class[j] != class_of[row]:
+                bins.counters[base + np.uint64(np.int32(place_of(similarity[i, j], bins)))] += np.uint32(1)

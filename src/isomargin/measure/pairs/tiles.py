@@ -8,8 +8,9 @@ positives come first, because the positives decide which negatives matter for th
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import dataclass
 from itertools import pairwise
-from threading import Lock, local
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,9 +20,9 @@ from isomargin.core.threads import available_cores, one_blas_thread
 from isomargin.measure.pairs import kernels
 from isomargin.measure.pairs.axis import L2, ScoreAxis
 from isomargin.measure.pairs.counts import PairCounts, RankCounts
-from isomargin.measure.pairs.distances import BinnedDistances, Floats, ListedDistances
+from isomargin.measure.pairs.distances import BinnedDistances, ListedDistances
 from isomargin.measure.pairs.inputs import ClassSortedVectors
-from isomargin.measure.pairs.retrieval import QUANTUM, rank_query
+from isomargin.measure.pairs.row_ranks import Products, QueryScores, finish_ranks, large_strips, rank_strip
 
 Progress = Callable[[float], None]
 Tile = tuple[int, int]
@@ -32,10 +33,29 @@ CELLS_TIMES_ROWS = 1 << 41  # the more rows, the fewer bins, so that the counter
 MOST_BINS = 1 << 17
 LISTED_POSITIVES = 1 << 24  # more positive pairs than this are counted in bins instead of listed
 RANKED_CLASS = 512  # the R-precision of larger classes takes a second pass, to keep memory proportional to n
-FINE_BINS = 4096  # bins for the similarities of one query in that pass
 TIE = 2.0**-22  # similarities this close cannot be told apart in float32
-UNRESOLVED = 0.02  # a query is ranked again in float64 if float32 leaves more than this share of its rank unclear
-CHUNK = 1 << 22  # float64 distances held by one worker
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What passes must agree on so that their counts add up: blocks of rows, bins, and whether positives are listed."""
+
+    edges: NDArray[np.int64]
+    """(blocks + 1,) where each block of rows starts, and the end of the last one."""
+    bins: int
+    """Number of bins."""
+    span: tuple[float, float]
+    """Where the first bin starts and the last one ends."""
+    list_positives: bool
+    """Whether positive pairs are listed one by one, or counted in bins."""
+
+    @classmethod
+    def of_whole(cls, data: ClassSortedVectors, tile_rows: int | None = None) -> "Layout":
+        """Return the layout of a pass over all rows, in blocks of equal size."""
+        n, sizes = len(data.class_of), data.sizes
+        edges = np.append(np.arange(0, n, tile_rows or TILE_ROWS), n)
+        listed = int((sizes * (sizes - 1) // 2).sum()) <= LISTED_POSITIVES
+        return cls(edges, number_of_bins(len(sizes), n), data.span, listed)
 
 
 class PassResult(NamedTuple):
@@ -52,6 +72,7 @@ def count_pairs(
     map_at_r: bool = True,
     threads: int | None = None,
     tile_rows: int = TILE_ROWS,
+    layout: Layout | None = None,
     progress: Progress | None = None,
 ) -> PassResult:
     """Count all pairs of unit vectors by class and distance, and rank every query's positives.
@@ -59,9 +80,9 @@ def count_pairs(
     This takes 25% to 50% longer than the float32 product over the upper triangle alone. Memory in addition to the
     vectors: at most 268 MB of counters (twice that if there are too many positives to list), and at most 4 KB per row
     for the ranks. Each worker uses one BLAS thread, which is a setting of the whole process: calls from several threads
-    of one program slow each other down.
+    of one program slow each other down. A ``layout`` replaces blocks of ``tile_rows`` rows.
     """
-    with Pass(data, map_at_r, threads, tile_rows, progress) as the_pass:
+    with Pass(data, layout or Layout.of_whole(data, tile_rows), map_at_r, threads, progress) as the_pass:
         the_pass.read_positives()
         the_pass.count_negatives()
         return PassResult(the_pass.pair_counts(), the_pass.rank_counts(k))
@@ -103,30 +124,35 @@ class Pass:
     def __init__(
         self,
         data: ClassSortedVectors,
-        map_at_r: bool,
-        threads: int | None,
-        tile_rows: int,
-        progress: Progress | None,
+        layout: Layout,
+        map_at_r: bool = True,
+        threads: int | None = None,
+        progress: Progress | None = None,
+        keep_positives: bool = True,
     ) -> None:
         self.data = data
+        self.layout = layout
         self.map_at_r = map_at_r
         self.threads = threads or available_cores()
-        self.tile_rows = tile_rows
         self.progress = progress or (lambda share: None)
         self.done = 0.0
         self.rows = kernels.Rows(data.class_of, data.starts, data.ends)
-        starts = range(0, len(data.class_of), tile_rows)
-        self.blocks = [(first, min(first + tile_rows, len(data.class_of))) for first in starts]
+        self.blocks = [(int(first), int(end)) for first, end in pairwise(layout.edges)]
         self.locks = [Lock() for _ in self.blocks]
-        self.scratch = local()
-        self.bins = number_of_bins(len(data.sizes), len(data.class_of))
+        self.products = Products(data, max(end - first for first, end in self.blocks))
+        self.bins = layout.bins
         self.extra_class, base = self.assign_counters()
         self.negatives = self.new_bins(base)
         sizes = data.sizes
         self.pairs_of_class = sizes * (sizes - 1) // 2
-        list_them = self.pairs_of_class.sum() <= LISTED_POSITIVES
+        list_them = layout.list_positives and keep_positives
         self.listed = np.empty(self.pairs_of_class.sum() if list_them else 0, np.float32)
-        self.positives = self.negatives if list_them else self.new_bins(base)
+        if list_them:
+            self.positives = self.negatives
+        elif keep_positives:
+            self.positives = self.new_bins(base)
+        else:  # one row of counters that nobody reads
+            self.positives = self.new_bins(np.zeros_like(base), rows=1)
         self.ranks = self.new_ranks()
 
     def __enter__(self) -> "Pass":
@@ -157,10 +183,10 @@ class Pass:
         counter_row = number[begins | continues][segment]
         return class_of[continues], (counter_row * self.bins).astype(np.uint64)
 
-    def new_bins(self, base: NDArray[np.uint64]) -> kernels.Bins:
-        """Return counters set to zero."""
-        counters = np.zeros((len(self.data.sizes) + len(self.extra_class)) * self.bins, np.uint32)
-        low, high = self.data.span
+    def new_bins(self, base: NDArray[np.uint64], rows: int | None = None) -> kernels.Bins:
+        """Return counters set to zero: a row for each class in each block, unless another number is given."""
+        counters = np.zeros((rows or len(self.data.sizes) + len(self.extra_class)) * self.bins, np.uint32)
+        low, high = self.layout.span
         per_distance = np.float32(self.bins / (high - low))
         return kernels.Bins(counters, base, np.float32(low), per_distance, np.float32(self.bins - 1))
 
@@ -181,16 +207,6 @@ class Pass:
             total=np.zeros(n, np.int32),
             floor=np.full(n, kernels.ABOVE_ALL, np.float32),
         )
-
-    def similarities(self, rows: tuple[int, int], columns: tuple[int, int]) -> NDArray[np.float32]:
-        """(rows, columns) similarities, in this worker's buffer."""
-        shape = (rows[1] - rows[0], columns[1] - columns[0])
-        size = shape[0] * shape[1]
-        if getattr(self.scratch, "product", np.empty(0)).size < size:
-            self.scratch.product = np.empty(size, np.float32)
-            self.scratch.index = np.empty(max(shape[1], self.tile_rows), np.uint32)
-        out: NDArray[np.float32] = self.scratch.product[:size].reshape(shape)
-        return self.data.similarity(slice(*rows), slice(*columns), out)
 
     def run(self, work: Callable[[Any], None], tasks: list[Any], until: float) -> None:
         """Run the tasks on all threads and report progress up to ``until``; the first error stops the pass."""
@@ -214,7 +230,7 @@ class Pass:
                 shared_class = self.data.class_of[columns[0]]
                 rows = max(rows[0], int(self.rows.class_start[shared_class])), rows[1]
                 columns = columns[0], min(columns[1], int(self.rows.class_end[shared_class]))
-            product = self.similarities(rows, columns)
+            product = self.products.similarities(rows, columns)
             with self.locks[one], nullcontext() if one == other else self.locks[other]:
                 work(product, rows[0], columns[0])
 
@@ -242,15 +258,19 @@ class Pass:
         self.run_tiles(work, inside, until=len(inside) / len(self.blocks) ** 2, trim=True)
         kernels.arrange_positives(self.ranks, TIE)
 
-    def count_negatives(self) -> None:
-        """Count the pairs between classes, and the negatives nearer to a query than its positives."""
+    def count_negatives(self, tiles: Iterable[Tile] | None = None) -> None:
+        """Count the pairs between classes, and the negatives nearer to a query than its positives.
+
+        ``tiles`` are some of the tiles, in an order in which neighbours do not share blocks; all of them unless given.
+        """
 
         def work(product: NDArray[np.float32], first_row: int, first_column: int) -> None:
             kernels.count_negatives(
-                product, first_row, first_column, self.rows, self.negatives, self.ranks, self.scratch.index
+                product, first_row, first_column, self.rows, self.negatives, self.ranks, self.products.index
             )
 
-        between = [tile for tile in tournament(len(self.blocks)) if not self.one_class(tile)]
+        chosen = tournament(len(self.blocks)) if tiles is None else tiles
+        between = [tile for tile in chosen if not self.one_class(tile)]
         self.run_tiles(work, between, until=1.0 if self.data.sizes.max() <= RANKED_CLASS else 0.4)
 
     def sum_counters(self, bins: kernels.Bins) -> NDArray[Any]:
@@ -265,7 +285,7 @@ class Pass:
 
     def pair_counts(self) -> PairCounts:
         """Sum the counters and sort the lists."""
-        axis, span = self.data.axis, self.data.span
+        axis, span = self.data.axis, self.layout.span
         negatives = BinnedDistances.within_span(self.sum_counters(self.negatives), span, axis, appearances=2)
         if self.listed.size:
             return PairCounts(list_by_class(self.listed, self.data.sizes, axis), negatives)
@@ -274,48 +294,20 @@ class Pass:
 
     def rank_counts(self, k: tuple[int, ...]) -> RankCounts:
         """Score the ranks of every query; those of large classes take a second pass."""
-        class_of, sizes, nearer = self.data.class_of, self.data.sizes, self.ranks.nearer
-        r_precision, average_precision = np.zeros(len(class_of)), np.zeros(len(class_of))
-        if self.map_at_r:
-            kernels.score_ranks(self.ranks, r_precision, average_precision)
-            self.rank_large_classes(r_precision, average_precision)
-        unclear = self.ranks.as_near - nearer
-        wanted = (unclear > 0) & (nearer < max(k, default=1)) | (unclear > UNRESOLVED * self.ranks.as_near)
-        self.rank_again(np.flatnonzero(wanted & (sizes[class_of] > 1)), r_precision, average_precision)
-        if not self.map_at_r:
-            return RankCounts.from_queries(class_of, sizes, k, nearer, None, None)
-        return RankCounts.from_queries(class_of, sizes, k, nearer, r_precision, average_precision)
-
-    def rank_again(self, queries: NDArray[np.int64], r_precision: Floats, average_precision: Floats) -> None:
-        """Rank in float64 the queries for which float32 could not tell a negative's distance from a positive's."""
-        rows, axis = self.rows, self.data.axis
-        step = max(1, CHUNK // len(self.data.class_of))
-
-        def work(chunk: NDArray[np.int64]) -> None:
-            for i, row in zip(chunk, axis.distances(self.data.exact_rows(chunk), QUANTUM), strict=True):
-                start, end = rows.class_start[rows.class_of[i]], rows.class_end[rows.class_of[i]]
-                negatives = np.concatenate([row[:start], row[end:]])
-                ranks = rank_query(np.delete(row[start:end], i - start), negatives)
-                self.ranks.nearer[i], r_precision[i], average_precision[i] = ranks
-
-        for _ in self.pool.map(work, [queries[first : first + step] for first in range(0, len(queries), step)]):
-            pass
-
-    def rank_large_classes(self, r_precision: NDArray[np.float64], average_precision: NDArray[np.float64]) -> None:
-        """Rank the queries of classes too large to store their positives, one strip of complete rows at a time."""
         n = len(self.data.class_of)
-        height = max(1, min(self.tile_rows, (1 << 22) // n))
-        strips = [
-            (first, min(first + height, int(end)))
-            for start, end in zip(self.rows.class_start, self.rows.class_end, strict=True)
-            if end - start > RANKED_CLASS
-            for first in range(start, end, height)
-        ]
+        found = QueryScores(self.ranks.nearer, self.ranks.as_near, np.zeros(n), np.zeros(n))
+        if self.map_at_r:
+            ranks = self.ranks
+            kernels.score_ranks(ranks.offset, ranks.alive, ranks.between, found.r_precision, found.average_precision)
+            self.rank_large_classes(found)
+        return finish_ranks(self.data, found, k, self.map_at_r, self.pool)
+
+    def rank_large_classes(self, found: QueryScores) -> None:
+        """Rank the queries of classes too large to store their positives."""
 
         def work(strip: tuple[int, int]) -> None:
-            product = self.similarities(strip, (0, n))
-            scratch = np.empty((2, FINE_BINS), np.int32)
-            kernels.rank_strip(product, strip[0], self.rows, scratch[0], scratch[1], r_precision, average_precision)
+            queries = slice(*strip)
+            rank_strip(self.products, self.rows, strip, found.r_precision[queries], found.average_precision[queries])
 
-        if strips:
+        if strips := large_strips(self.data, RANKED_CLASS):
             self.run(work, strips, until=1.0)

@@ -12,7 +12,7 @@ from isomargin.measure.pairs.distances import Floats
 from isomargin.measure.pairs.rates import threshold_at_frr
 from isomargin.measure.scores.curves import share
 from isomargin.measure.scores.within_two import WithinTwo, within_two
-from isomargin.measure.statistics.item_noise import ALL_OTHERS
+from isomargin.measure.statistics.item_noise import ALL_OTHERS, independent_negatives
 
 if TYPE_CHECKING:
     from isomargin.measure.evaluation import Evaluation
@@ -65,7 +65,7 @@ def far_variance(evaluation: "Evaluation") -> Floats:
     if noise is None:
         return np.full(evaluation.class_count, np.nan)
     by_items = noise.at_class_distances(noise.false_accepts, evaluation.summary.class_far_distance)
-    by_pairs = share(target * (1 - target), counts.negatives.totals)  # as if pairs were independent
+    by_pairs = share(target * (1 - target), independent_negatives(evaluation))  # as if these were independent
     if evaluation.trials is not None:
         return np.maximum(by_items, by_pairs)  # both are the noise of independent trials
     if evaluation.items <= ALL_OTHERS and counts.negatives.appearances == 2:

@@ -5,7 +5,9 @@ replacement, and the scores are recomputed from the stored counts (``resampling.
 bias-corrected and accelerated bootstrap (BCa, Efron 1987), which suits skewed scores such as variances and small rates.
 """
 
+import math
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -14,6 +16,7 @@ from isomargin.core import checks
 from isomargin.core.errors import InputError
 from isomargin.core.text import percent
 from isomargin.measure.pairs.distances import Floats
+from isomargin.measure.pairs.tiles import TILE_ROWS
 from isomargin.measure.scores.registry import find_score, scores_of
 from isomargin.measure.settings import UNITS
 from isomargin.measure.statistics.gallery_resampling import GalleryResampler, make_resampler
@@ -109,7 +112,22 @@ def rate_intervals(
         interval(value, drawn[i], left_out[i], confidence, find_score(name).bounds, chances(evaluation, name))
         for i, (name, value) in enumerate((("far", point.far), ("frr", point.frr)))
     )
-    return far, frr
+    return with_sampling_error(evaluation, far), frr
+
+
+def with_sampling_error(evaluation: "Evaluation", far: Interval) -> Interval:
+    """Widen the interval of the pooled FAR by the error of stratified negatives; others are returned as they are.
+
+    Classes of one block share their sample, which resampling classes does not show. Blocks have samples of their own,
+    so that the variance of their mean is at most f (1 - f) / (sampled items x blocks).
+    """
+    if evaluation.settings.pairs != "stratified":
+        return far
+    columns = evaluation.counts.negatives.totals.sum() / evaluation.sizes.sum()
+    blocks = math.ceil(evaluation.items / TILE_ROWS)
+    error = NormalDist().inv_cdf((1 + far.confidence) / 2) * math.sqrt(far.value * (1 - far.value) / (columns * blocks))
+    low, high = (math.hypot(far.value - bound, error) for bound in (far.low, far.high))
+    return Interval(far.value, max(far.value - low, 0.0), min(far.value + high, 1.0), far.confidence)
 
 
 def identification_intervals(

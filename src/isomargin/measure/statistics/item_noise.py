@@ -31,6 +31,7 @@ LEAST_FAR, LARGEST_FAR, PER_DECADE = 1e-4, 0.3, 6
 NOISY = 0.5  # if noise is a larger share of OPIS than this, the user is told
 QUIET = 0.1  # a share of noise that is small enough
 ROWS = 512  # items whose similarities to the others are held at a time
+GROUP_ROWS = 1 << 18  # items whose accepted pairs are held at a time
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class ItemNoise:
         far = share(counts.negatives.within(self.distances)[large], negatives)
         false_accepts = self.false_accepts.astype(np.float64)
         if counts.negatives.appearances == 1 and evaluation.trials is None:  # sampling the pairs adds noise
-            false_accepts += share(far * (1 - far), negatives)
+            false_accepts += share(far * (1 - far), independent_negatives(evaluation)[large, None])
         by_sensitivity, by_far = slopes(sensitivity, far, share(positives, negatives), evaluation.settings)
         variance = by_sensitivity**2 * self.sensitivity + by_far**2 * false_accepts
         variance += 2 * by_sensitivity * by_far * self.covariance
@@ -75,7 +76,7 @@ class ItemNoise:
         far_variance = self.between_levels(self.false_accepts, at)[:, 0]
         if evaluation.counts.negatives.appearances == 1 and evaluation.trials is None:  # sampling the pairs adds noise
             far = evaluation.at(distance).class_far[self.classes]
-            far_variance += share(far * (1 - far), evaluation.counts.negatives.totals[self.classes])
+            far_variance += share(far * (1 - far), independent_negatives(evaluation)[self.classes])
         return far_variance, self.between_levels(self.sensitivity, at)[:, 0]
 
     def between_levels(self, values: NDArray[Any], distances: Floats) -> Floats:
@@ -102,6 +103,15 @@ class ItemNoise:
         values = (1 - part) * variance[rows, left] + part * variance[rows, left + 1]
         found[self.classes] = np.where(own <= self.distances[-1], values, np.nan)
         return found
+
+
+def independent_negatives(evaluation: "Evaluation") -> Floats:
+    """(classes,) number of independently sampled negatives of each class.
+
+    All items of a class are compared with the same items if pairs are stratified: only those were drawn independently.
+    """
+    totals = evaluation.counts.negatives.totals.astype(np.float64)
+    return totals / evaluation.sizes if evaluation.settings.pairs == "stratified" else totals
 
 
 def slopes(sensitivity: Floats, far: Floats, ratio: Floats, settings: Settings) -> tuple[Floats, Floats]:
@@ -195,19 +205,26 @@ def measure_item_noise(
     distances = choose_levels(negatives)
     taken = np.minimum(data.sizes[classes], MOST)
     hashes = hash_rows(data.vectors)
-    rows = np.concatenate([
-        data.starts[i] + first_by_hash(hashes[data.starts[i] : data.ends[i]], int(number))
-        for i, number in zip(classes, taken, strict=True)
-    ])  # fmt: skip
+    starts, ends = data.starts, data.ends
     everything = np.arange(len(data.class_of))
     if len(everything) <= ALL_OTHERS:
         halves = [everything, everything]  # nothing is sampled, so there is no sampling noise to cancel
     else:
         sampled = first_by_hash(hashes, SAMPLED_OTHERS)
         halves = [sampled[::2], sampled[1::2]]
-    accepted_positives, false_accepts = count_levels(data, rows, taken, halves, distances, threads)
-    estimates = estimate(accepted_positives, false_accepts, taken, data.sizes[classes])
-    return ItemNoise(classes, distances, *(values.astype(np.float32) for values in estimates))
+    found = [np.empty((len(classes), len(distances)), np.float32) for _ in range(3)]
+    group_of = (np.cumsum(taken) - 1) // GROUP_ROWS
+    for group in range(int(group_of[-1]) + 1):
+        part = slice(*np.searchsorted(group_of, [group, group + 1]))
+        rows = np.concatenate([
+            starts[i] + first_by_hash(hashes[starts[i] : ends[i]], int(number))
+            for i, number in zip(classes[part], taken[part], strict=True)
+        ])  # fmt: skip
+        accepted_positives, false_accepts = count_levels(data, rows, taken[part], halves, distances, threads)
+        estimates = estimate(accepted_positives, false_accepts, taken[part], data.sizes[classes[part]])
+        for values, estimated in zip(found, estimates, strict=True):
+            values[part] = estimated
+    return ItemNoise(classes, distances, *found)
 
 
 def hash_rows(vectors: NDArray[Any]) -> NDArray[np.uint64]:

@@ -1,0 +1,224 @@
+"""Evaluating in parts: the options of ``evaluate`` for sets larger than memory, and the commands around them."""
+
+import re
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from isomargin.cli.common import check_writable, show, writing
+from isomargin.cli.opening import EmbeddingsKey, LabelsKey, ReadOptions
+from isomargin.core.errors import InputError
+from isomargin.core.files import locked
+from isomargin.core.memory import read_size
+from isomargin.core.progress import progress_bar
+from isomargin.training.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from isomargin.measure.evaluation import Evaluation
+    from isomargin.measure.pairs.prepare import Prepared
+
+MEMORY = "4GB"
+PREPARED = "prepared"  # in the folder of the parts, if the embeddings were not prepared before
+
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        "--memory",
+        metavar="SIZE",
+        help=f"Count in parts that need at most this memory, such as {MEMORY}, for sets larger than memory. Folders "
+        f"and patterns of shards are always counted in this way, with {MEMORY} by default.",
+    ),
+]
+Part = Annotated[
+    str | None,
+    typer.Option(
+        "--part",
+        metavar="NUMBER/PARTS",
+        help="Count one part of the pairs only, such as 3/64, and write it to the folder --output; `isomargin merge` "
+        "merges all parts.",
+    ),
+]
+Work = Annotated[
+    Path | None,
+    typer.Option(
+        "--work", help="Create this folder for the sorted embeddings of shards. By default a temporary one is used."
+    ),
+]
+
+
+@dataclass(frozen=True)
+class PartOptions:
+    """The options for counting in parts."""
+
+    source: Path | None
+    """The embeddings."""
+    memory: str | None
+    """Memory to use."""
+    part: str | None
+    """The part to count."""
+    work: Path | None
+    """Where sorted embeddings go."""
+
+    @property
+    def wanted(self) -> bool:
+        """Whether to count in parts: an option asks for it, or the source has shards."""
+        asked = self.memory is not None or self.part is not None or self.work is not None
+        return asked or (self.source is not None and has_shards(self.source))
+
+    def check(self, given: Mapping[str, bool]) -> None:
+        """Refuse options that cannot be used with parts; ``given`` says which of them were given."""
+        if self.source is None:
+            raise InputError("--memory, --part and --work need embeddings: give a folder, a pattern or a file of them")
+        read_size(self.memory or MEMORY, "--memory")
+        reasons = {"--labels": "put the labels of X.npy beside it, in X.labels.npy or X.labels.txt"}
+        for option in (option for option, is_given in given.items() if is_given):
+            reason = reasons.get(option, "leave it out, or give one file that fits into memory")
+            raise InputError(f"{option} cannot be used with shards, --memory or --part: {reason}")
+
+    def check_part(self, given: Mapping[str, bool]) -> None:
+        """Refuse what a single part cannot give."""
+        if self.part is None:
+            return
+        self.numbers()
+        if self.work is not None:
+            raise InputError("--work cannot be used with --part: prepare the embeddings with isomargin prepare")
+        for option in (option for option, is_given in given.items() if is_given):
+            raise InputError(f"{option} needs all parts: give it to isomargin merge, or to a command on its result")
+
+    def numbers(self) -> tuple[int, int]:
+        """Return the number of the part and of all parts."""
+        found = re.fullmatch(r"([0-9]+)/([0-9]+)", self.part or "")
+        if not found or not 1 <= int(found[1]) <= int(found[2]):
+            raise InputError(f"--part is {self.part!r}: a part of all parts is needed, such as 3/64, counted from 1")
+        return int(found[1]), int(found[2])
+
+
+def has_shards(source: Path) -> bool:
+    """Whether a path is a pattern, a folder of prepared embeddings, or a folder of shards that is not a run's."""
+    from isomargin.io.shards import is_pattern, shards_in
+    from isomargin.measure.pairs.prepare import is_prepared
+
+    if is_pattern(str(source)):
+        return True
+    if not source.is_dir() or RunFolder(source).recipe.is_file():
+        return False
+    return is_prepared(source) or bool(shards_in(source))
+
+
+def evaluate_in_parts(
+    options: PartOptions, reading: ReadOptions, output: Path | None, threads: int | None, settings: dict[str, Any]
+) -> "Evaluation | None":
+    """Evaluate shards in this process; or count one part, write it, and return None."""
+    from isomargin.measure.parts import evaluate_shards
+
+    memory = options.memory or MEMORY
+    if options.part is not None:
+        count_one(options, reading, output, threads, settings)
+        return None
+    keys = {"embeddings_key": reading.embeddings_key, "labels_key": reading.labels_key}
+    with progress_bar("counting pairs") as report:
+        return evaluate_shards(
+            options.source, memory=memory, work=options.work, threads=threads, progress=report, **keys, **settings
+        )
+
+
+def count_one(
+    options: PartOptions, reading: ReadOptions, output: Path | None, threads: int | None, settings: dict[str, Any]
+) -> None:
+    """Count one part and write it to the folder ``output``; a part that is already there is left as it is."""
+    from isomargin.measure.evaluate import check_rates
+    from isomargin.measure.pairs.part_files import already_counted, name_of, save_part
+    from isomargin.measure.pairs.part_plan import plan_for
+    from isomargin.measure.pairs.parts import count_part
+    from isomargin.measure.parts import part_settings
+
+    number, parts = options.numbers()
+    if output is None:
+        raise InputError("--part needs a folder for the parts: give it with --output")
+    if output.exists() and not output.is_dir():
+        raise InputError(f"{output} is a file: with --part, --output is the folder of the parts")
+    checked = part_settings(**settings)
+    memory = options.memory or MEMORY
+    with writing(output):
+        prepared = open_or_prepare(options, reading, output, memory)
+        check_rates(prepared.data(), checked)
+        plan = plan_for(prepared, parts, memory, checked)
+        output.mkdir(parents=True, exist_ok=True)
+        if already_counted(output, plan, checked, number):
+            print(f"note: {output / name_of(plan, number)} is there already and was not counted again", file=sys.stderr)
+            return
+        begin = time.monotonic()
+        with progress_bar(f"counting part {number} of {parts}") as report:
+            counts = count_part(plan, number, threads=threads, progress=report)
+        path = save_part(output, plan, checked, counts)
+    print(f"part {number} of {parts}: {path}, counted in {time.monotonic() - begin:.1f} s")
+
+
+def open_or_prepare(options: PartOptions, reading: ReadOptions, output: Path, memory: str) -> "Prepared":
+    """Open prepared embeddings; shards are prepared in the folder of the parts, by the first part that comes."""
+    from isomargin.io.shards import open_shards
+    from isomargin.measure.pairs.prepare import Prepared, is_prepared, prepare
+
+    source = options.source
+    assert source is not None
+    if is_prepared(source):
+        return Prepared.open(source)
+    folder = output / PREPARED
+    shards = open_shards(source, reading.embeddings_key, reading.labels_key)  # before any folder is created
+    if not is_prepared(folder):
+        with locked(output, wait=True):
+            if not is_prepared(folder):
+                keys = {"embeddings_key": reading.embeddings_key, "labels_key": reading.labels_key}
+                return prepare(source, folder, memory=memory, **keys)
+    prepared = Prepared.open(folder)
+    if prepared.sources != shards.fingerprint():
+        raise InputError(f"{folder} was prepared from other files, or they have changed since: choose another --output")
+    return prepared
+
+
+def prepare(
+    source: Annotated[
+        Path, typer.Argument(help="A folder or quoted pattern of .parquet, .npy or .safetensors shards, or one file.")
+    ],
+    folder: Annotated[Path, typer.Argument(help="The folder to create.")],
+    memory: Annotated[str, typer.Option(metavar="SIZE", help="Memory to use.")] = MEMORY,
+    embeddings_key: EmbeddingsKey = "embeddings",
+    labels_key: LabelsKey = "labels",
+) -> None:
+    """Sort embeddings by class into a folder of unit vectors, from which parts are counted."""
+    from isomargin.measure.pairs.prepare import prepare as run
+
+    with writing(folder):
+        prepared = run(source, folder, memory=memory, embeddings_key=embeddings_key, labels_key=labels_key)
+    for note in prepared.notes:
+        print(f"note: {note}", file=sys.stderr)
+    n, width = prepared.vectors.shape
+    print(f"{folder}: {n:,} items of {width} dimensions in {len(prepared.sizes):,} classes")
+
+
+def merge(
+    folder: Annotated[Path, typer.Argument(help="The folder that `isomargin evaluate --part` wrote to.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the evaluation to this .json file.")
+    ] = None,
+    prepared: Annotated[
+        Path | None, typer.Option(help="Where the prepared embeddings are, if they were moved since.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Number of CPU threads. By default one per core.")] = None,
+    worst: Annotated[int, typer.Option(min=0, help="Number of worst classes to show.")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Merge the counts of all parts into an evaluation. Missing, doubled and foreign parts are refused by name."""
+    from isomargin.measure.parts import merge_files
+
+    check_writable(output, ".json")
+    evaluation = merge_files(folder, prepared=prepared, threads=threads)
+    if output is not None:
+        with writing(output):
+            evaluation.save(output)
+    show(evaluation, worst, "mean_utility", as_json)
