@@ -48,6 +48,7 @@ from isomargin.cli.trials import (
 )
 from isomargin.core import checks
 from isomargin.core.errors import InputError
+from isomargin.io.stores.address import as_path
 
 K = "1,2,4,8,16,32"
 
@@ -56,7 +57,9 @@ def evaluate(
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="File of embeddings and labels: .npz, .npy, .parquet, .pt or .safetensors; or a run's folder."
+            parser=as_path,
+            help="Embeddings and labels: a .npz, .npy, .parquet, .pt or .safetensors file, a run's folder, or the "
+            "address of a store (docs/stores.md).",
         ),
     ] = None,
     labels: Labels = None,

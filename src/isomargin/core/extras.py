@@ -12,6 +12,14 @@ EXTRAS = {
         *("pydantic", "yaml", "huggingface_hub", "fontTools"),
     ),
     "figures": ("matplotlib",),
+    "qdrant": ("qdrant_client",),
+    "lancedb": ("lancedb",),
+    "chroma": ("chromadb",),
+    "duckdb": ("duckdb",),
+    "postgresql": ("psycopg",),
+    "faiss": ("faiss",),
+    "datasets": ("datasets",),
+    "text": ("sentence_transformers", "transformers"),
 }
 """Import names of the optional packages, by the extra of isomargin that installs them."""
 

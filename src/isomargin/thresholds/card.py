@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, TypeAlias
 
 from isomargin import __version__
 from isomargin.core.errors import InputError
@@ -32,6 +32,9 @@ from isomargin.thresholds.conversions import CONVENTIONS, conversions
 from isomargin.thresholds.probe_reference import ProbeReference, make_probe_reference
 from isomargin.thresholds.reference import Reference, make_reference
 from isomargin.thresholds.threshold_choice import QUANTILES, ThresholdChoice
+
+SourceFile: TypeAlias = str | os.PathLike[str] | tuple[str, EmbeddingSet]
+"""A file, or the name of something else, such as the address of a store, with the embeddings that were read."""
 
 FORMAT = "isomargin threshold card"
 VERSION = 2
@@ -217,7 +220,7 @@ def make_card(
     choice: ThresholdChoice,
     evaluation: Evaluation,
     *,
-    source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+    source: SourceFile | Sequence[SourceFile] | None = None,
     calibration: Calibration | None = None,
     embeddings: EmbeddingSet | None = None,
     shifts: Shifts | None = None,
@@ -230,7 +233,8 @@ def make_card(
     Args:
         choice: the threshold, from ``choose_threshold`` or ``promise_threshold``.
         evaluation: the evaluation on which it was chosen.
-        source: the evaluated file or files, such as embeddings and labels; their bytes are hashed.
+        source: the evaluated file or files, such as embeddings and labels; their bytes are hashed. What is not a file
+            is given as its name and its embeddings, whose values are hashed.
         calibration: the map from similarity to the probability of a match, from ``calibrate``.
         embeddings: the evaluated embeddings. With them, ``check_card`` can later compare the whole distribution of
             distances, the vectors' lengths, their mean and their dimension; without them, the accept rate alone.
@@ -263,7 +267,7 @@ def make_card(
         reference = make_probe_reference(evaluation, choice.distance, embeddings, gallery, equalizer)
     else:
         reference = make_reference(evaluation, choice.distance, embeddings, shifts)
-    files = [source] if isinstance(source, str | os.PathLike) else source
+    files = [source] if isinstance(source, str | os.PathLike | tuple) else source
     return ThresholdCard(
         threshold=conversions(choice.distance, evaluation.axis),
         accept_when=dict(CONVENTIONS[evaluation.axis.name]),
@@ -290,7 +294,7 @@ def make_card(
         worst_classes=[without_nan(asdict(rates)) for rates in choice.worst_classes],
         promise=None if choice.promise is None else choice.promise.as_values(),
         calibration=None if calibration is None else calibration.as_values(),
-        source=None if files is None else [file_record(Path(file)) for file in files],
+        source=None if files is None else [file_record(file) for file in files],
         created=datetime.now(UTC).date().isoformat(),
         isomargin=__version__,
         worst_by_far=[without_nan(asdict(rates)) for rates in choice.worst_by_far],
@@ -323,8 +327,13 @@ def gallery_values(choice: ThresholdChoice, evaluation: Evaluation) -> dict[str,
     }
 
 
-def file_record(path: Path) -> dict[str, str]:
-    """Return the name of a file and the hash of its bytes."""
+def file_record(source: SourceFile) -> dict[str, str]:
+    """Return the name of a file and the hash of its bytes, or of embeddings that were read from a store."""
+    if isinstance(source, tuple):
+        name, embeddings = source
+        check_type(embeddings, "source", EmbeddingSet, "EmbeddingSet")
+        return {"file": str(name), "sha256": embeddings.sha256}
+    path = Path(source)
     check_file(path)
     with reading(path), path.open("rb") as file:
         return {"file": path.name, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
