@@ -1,8 +1,6 @@
 """Real stores, filled with the same items, for the tests that read them."""
 
-import contextlib
 import sqlite3
-import tempfile
 
 import numpy as np
 import pytest
@@ -63,26 +61,15 @@ def fill_sqlite(file, vectors, labels, ids):
     return connection
 
 
-@contextlib.contextmanager
-def postgres():
-    """Start a server; give the arguments of psycopg.connect."""
-    pgserver = pytest.importorskip("pgserver", reason="pgserver is not installed")
-    psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed")
-    # Not one of pytest's folders, which only root may enter if the tests run as root; PostgreSQL then runs as a user.
-    with (
-        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
-        pgserver.get_server(folder, cleanup_mode="delete") as server,
-    ):
-        yield psycopg.conninfo.conninfo_to_dict(server.get_uri())
-
-
-def fill_postgres(connection, vectors, labels, ids):
+def fill_postgres(connection, vectors, labels, ids, name="items"):
     connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
-    connection.execute(f"CREATE TABLE items (id integer, sku text, embedding vector({vectors.shape[1]}), plain real[])")
+    connection.execute(
+        f"CREATE TABLE {name} (id integer, sku text, embedding vector({vectors.shape[1]}), plain real[])"
+    )
     rows = [
         (int(i), str(label), str(row.tolist()), row.tolist())
         for i, label, row in zip(ids, labels, vectors, strict=True)
     ]
     with connection.cursor() as cursor:
-        cursor.executemany("INSERT INTO items VALUES (%s, %s, %s, %s)", rows)
+        cursor.executemany(f"INSERT INTO {name} VALUES (%s, %s, %s, %s)", rows)
     connection.commit()

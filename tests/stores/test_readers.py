@@ -7,8 +7,6 @@ import isomargin as im
 from isomargin import EmbeddingSet
 from stores import filled
 
-pytestmark = pytest.mark.xdist_group("stores")  # so that PostgreSQL starts once
-
 PAGE = 50  # several pages, the last of which is not full
 
 
@@ -18,10 +16,10 @@ def items():
 
 
 @pytest.fixture(scope="module")
-def postgres(items):
+def postgres(items, postgres_server):
     psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed")
-    with filled.postgres() as address, psycopg.connect(**address) as connection:
-        filled.fill_postgres(connection, *items)
+    with psycopg.connect(**postgres_server) as connection:
+        filled.fill_postgres(connection, *items, name="read_items")
         yield connection
 
 
@@ -71,7 +69,7 @@ def test_a_table_of_lancedb(items, tmp_path):
     table = filled.fill_lancedb(tmp_path, *items)
     check(EmbeddingSet.from_lancedb(table, label="sku", id="id", page=PAGE), items)
     check(EmbeddingSet.from_lancedb(table, label="sku"), items, ids=False)
-    with pytest.raises(im.InputError, match="no column 'brand': it has 'id', 'sku', 'vector'; name .* with label="):
+    with pytest.raises(im.InputError, match=r"no column 'brand': it has 'id', 'sku', 'vector'; name .* with label="):
         EmbeddingSet.from_lancedb(table, label="brand")
 
 
@@ -109,19 +107,21 @@ def test_a_query_of_sqlite(items, tmp_path, stored):
         EmbeddingSet.from_sql(connection, query, label="sku")
 
 
+@pytest.mark.xdist_group("PostgreSQL")
 @pytest.mark.parametrize("column", ["embedding", "plain"])
 def test_a_query_of_postgresql_with_pgvector(items, postgres, column):
-    query = f"SELECT id, sku, {column} AS v FROM items ORDER BY id"
+    query = f"SELECT id, sku, {column} AS v FROM read_items ORDER BY id"
     check(EmbeddingSet.from_sql(postgres, query, label="sku", vector="v", id="id", page=PAGE), items)
 
 
+@pytest.mark.xdist_group("PostgreSQL")
 def test_postgresql_is_read_by_a_cursor_on_the_server(items, postgres):
     endless = "SELECT i AS label, ARRAY[i, 1] AS embedding FROM (SELECT generate_series(1, 1000000000) AS i) AS rows"
     # All rows at once would take hours; the reader must come to the first bad row after a few pages.
     bad = f"SELECT label, CASE WHEN label = 300 THEN NULL ELSE embedding END AS embedding FROM ({endless}) AS rows"
     with pytest.raises(im.InputError, match=r"has no embedding in row 299 \(from 0\)"):
         EmbeddingSet.from_sql(postgres, bad, page=PAGE)
-    assert postgres.execute("SELECT count(*) FROM items").fetchone() == (filled.ROWS,)  # still usable
+    assert postgres.execute("SELECT count(*) FROM read_items").fetchone() == (filled.ROWS,)  # still usable
 
 
 @pytest.mark.parametrize("kind", ["Flat", "IDMap,Flat", "IVF4,Flat"])

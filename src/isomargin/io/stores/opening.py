@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -104,7 +105,10 @@ def _read_qdrant(address: StoreAddress, label: str | None, vector: str | None) -
         scheme = "https" if _tls(address, host, secret) else "http"
         shown = f"[{host}]" if ":" in host else host
         url = f"{scheme}://{shown}:{port or 6333}"
-        client, name = QdrantClient(url=url, api_key=secret, timeout=60, check_compatibility=False), path.strip("/")
+        name = path.strip("/")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # an unencrypted connection is to this machine, or asked for
+            client = QdrantClient(url=url, api_key=secret, timeout=60, check_compatibility=False)
     else:
         folder, name = _collection_in(address)
         client = QdrantClient(path=str(folder))
