@@ -63,6 +63,7 @@ for command in (
     thresholds.transfer,
     checking.check,
     checking.canaries,
+    checking.snippet,
     thresholds.compare,
     report.report,
     figures.figure,

@@ -171,6 +171,29 @@ def canaries(
     )
 
 
+def snippet(
+    card: CardFile,
+    engine: Annotated[
+        str, typer.Argument(help="The search engine: faiss, qdrant, lancedb, chroma, pgvector, milvus or redis.")
+    ],
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            help="How it compares: cosine, inner_product or l2.", show_default="cosine; inner_product for faiss"
+        ),
+    ] = None,
+    name: Annotated[str, typer.Option(help="The collection, table or index that is searched.")] = "items",
+    equalizer: Annotated[
+        str | None,
+        typer.Option(
+            help="The saved equalizer, for the card of equalized similarities.", show_default="equalizer.json"
+        ),
+    ] = None,
+) -> None:
+    """Print the few lines of Python that apply a card's threshold in a search engine, on the engine's own scale."""
+    print(the_card(card).snippet(engine, metric=metric, name=name, equalizer=equalizer), end="")
+
+
 def beside(card: Path) -> Path:
     """Return where the canaries of a card lie."""
     return card.with_suffix(".canaries.npz")

@@ -31,6 +31,7 @@ from isomargin.thresholds.card_text import summary
 from isomargin.thresholds.conversions import CONVENTIONS, conversions
 from isomargin.thresholds.probe_reference import ProbeReference, make_probe_reference
 from isomargin.thresholds.reference import Reference, make_reference
+from isomargin.thresholds.snippets import snippet
 from isomargin.thresholds.threshold_choice import QUANTILES, ThresholdChoice
 
 SourceFile: TypeAlias = str | os.PathLike[str] | tuple[str, EmbeddingSet]
@@ -205,6 +206,30 @@ class ThresholdCard:
     def summary(self) -> str:
         """Summarise the card in about forty lines of at most 88 columns, safe to print."""
         return summary(self)
+
+    def snippet(
+        self, engine: str, *, metric: str | None = None, name: str = "items", equalizer: str | None = None
+    ) -> str:
+        """Return the few lines of Python that apply the threshold in a search engine, on the engine's own scale.
+
+        The code defines ``matches(embedding)``, which returns the accepted items. A card of equalized similarities
+        needs the equalizer, which the code loads. Cards that no search can apply are refused with the reason.
+
+        Args:
+            engine: faiss, qdrant, lancedb, chroma, pgvector, milvus or redis.
+            metric: how the engine compares: cosine, inner_product or l2. By default cosine; inner_product for faiss.
+            name: the collection, table or index that is searched.
+            equalizer: the saved equalizer, if the card has one. By default equalizer.json.
+
+        >>> import isomargin as im, numpy as np
+        >>> embeddings = np.random.default_rng(0).normal(size=(60, 8)) + 3 * np.eye(8)[np.arange(60) % 6]
+        >>> evaluation = im.evaluate(embeddings, np.arange(60) % 6)
+        >>> card = make_card(im.choose_threshold(evaluation, far=0.05), evaluation)
+        >>> print("\\n".join(card.snippet("qdrant").splitlines()[-3:-1]))
+            query = np.asarray(embedding, dtype=np.float32)
+            found = client.query_points("items", query=query.tolist(), limit=limit, score_threshold=0.522...)
+        """
+        return snippet(self, engine, metric, name, equalizer)
 
 
 def is_card(path: Path) -> bool:
