@@ -1,6 +1,7 @@
 """Addresses of stores on the command line: the same numbers as from a file, and never a credential in any text."""
 
 import json
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -105,6 +106,23 @@ def test_a_card_records_the_address_and_what_was_read(folder, run, items):
     assert source == {"file": address, "sha256": im.EmbeddingSet(*items).sha256}
     direct = im.evaluate(items[0], items[1])
     assert card.threshold == im.make_card(im.choose_threshold(direct, far=0.05, draws=100), direct).threshold
+
+
+@pytest.mark.parametrize(
+    ("package", "extra"),
+    [
+        ("qdrant_client", "qdrant"),
+        ("lancedb", "lancedb"),
+        ("chromadb", "chroma"),
+        ("duckdb", "duckdb"),
+        ("psycopg", "postgresql"),
+    ],
+)
+def test_a_missing_package_is_named_with_its_extra(run, monkeypatch, package, extra):
+    monkeypatch.setitem(sys.modules, package, None)
+    code, _, error = run("evaluate", f"{extra}://localhost/items?{'query=SELECT 1' if extra[0] in 'dp' else ''}")
+    assert code == 2
+    assert error == f"isomargin: {package} is not installed: pip install 'isomargin[{extra}]'\n"
 
 
 SECRETS = {

@@ -90,6 +90,9 @@ def test_a_query_of_duckdb(items, tmp_path):
     assert doubles.vectors.dtype == np.float64
     with pytest.raises(im.InputError, match=r"no column 'label': it has 'id', 'sku', 'embedding'; .* label="):
         EmbeddingSet.from_sql(connection, query)
+    connection.execute("CREATE TEMPORARY TABLE more AS FROM items")  # which only this connection sees
+    temporary = EmbeddingSet.from_sql(connection, "SELECT * FROM more", label="sku", page=PAGE)
+    assert len(temporary.labels) == filled.ROWS
     with pytest.raises(im.InputError, match="result of the query has no rows"):
         EmbeddingSet.from_sql(connection, "SELECT * FROM items WHERE id < 0", label="sku")
 

@@ -15,6 +15,7 @@ from isomargin.cli import (
     checking,
     class_thresholds,
     demo,
+    embedding,
     equalizing,
     figures,
     galleries,
@@ -70,7 +71,7 @@ for command in (
     demo.demo,
     training.train,
     training.tune,
-    training.embed,
+    embedding.embed,
     adapting.adapt,
 ):
     app.command()(command)

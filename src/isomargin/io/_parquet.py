@@ -48,7 +48,7 @@ def _read_list_column(path: Path, file: Any, key: str) -> npt.NDArray[Any]:
     vectors: npt.NDArray[Any] | None = None
     start = 0
     for batch in file.iter_batches(columns=[key]):
-        block = list_block(path, batch.column(key), start, None if vectors is None else vectors.shape[1])
+        block = _block(path, batch.column(key), start, None if vectors is None else vectors.shape[1])
         if vectors is None:
             vectors = np.empty((rows, block.shape[1]), dtype=block.dtype)
         vectors[start : start + len(block)] = block
@@ -63,7 +63,7 @@ def _values(metadata: Any, key: str) -> int:
     return sum(column.num_values for column in columns if column.path_in_schema.split(".")[0] == key)
 
 
-def list_block(path: Path | str, lists: Any, start: int, width: int | None) -> npt.NDArray[Any]:
+def _block(path: Path, lists: Any, start: int, width: int | None) -> npt.NDArray[Any]:
     """Convert the lists of one batch to an array (rows, d), a view if arrow allows it; the first is row `start`."""
     import pyarrow.compute as compute
 

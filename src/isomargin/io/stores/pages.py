@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -159,7 +160,7 @@ def arrow_matrix(column: Any, what: str, name: str, start: int = 0) -> npt.NDArr
     """
     import pyarrow as arrow
 
-    from isomargin.io._parquet import list_block
+    from isomargin.io._parquet import _block
 
     if isinstance(column, arrow.ChunkedArray):
         column = column.combine_chunks()
@@ -168,7 +169,7 @@ def arrow_matrix(column: Any, what: str, name: str, start: int = 0) -> npt.NDArr
     kind = column.type
     is_list = arrow.types.is_list(kind) or arrow.types.is_large_list(kind) or arrow.types.is_fixed_size_list(kind)
     if is_list and (arrow.types.is_floating(kind.value_type) or arrow.types.is_integer(kind.value_type)):
-        return np.empty((0, 0), np.float32) if not len(column) else list_block(what, column, start, None)
+        return np.empty((0, 0), np.float32) if not len(column) else _block(Path(what), column, start, None)
     if arrow.types.is_string(kind) or arrow.types.is_large_string(kind) or arrow.types.is_binary(kind):
         return as_matrix(column.to_pylist(), what, start)
     raise InputError(f"{what} has column {name!r} of type {kind}: a list of numbers per row is needed")

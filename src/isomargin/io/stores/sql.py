@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -39,12 +38,13 @@ def read_sql(connection: Any, query: str, label: str | None, vector: str, identi
 def _duckdb_pages(
     connection: Any, query: str, label: str | None, vector: str, identifier: str | None, page: int
 ) -> Iterator[Page]:
-    # DuckDB gives whole columns, which are faster than Python objects; older versions call the reader otherwise.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        result = connection.cursor().execute(query)
-        read = getattr(result, "to_arrow_reader", None) or result.fetch_record_batch
-        batches = read(page)
+    # A relation gives whole columns, which are faster than Python objects, as they are computed. The result of
+    # `execute` would copy all rows first. Older versions call the reader otherwise.
+    relation = connection.sql(query)
+    if relation is None:
+        raise InputError("the query returns no rows: a SELECT is needed")
+    read = getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader
+    batches = read(page)
     check_columns(WHAT, batches.schema.names, vector, label, identifier)
     yield from arrow_pages(batches, WHAT, vector, label, identifier)
 
