@@ -199,8 +199,8 @@ TEXTS = (
 
 
 def test_text_by_sentence_transformers_with_the_weights_of_wordllama(run, tmp_path):
-    pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
     matrix, tokenizer = wordllama()
+    pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
     import_torchvision()
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
