@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 import threading
 
 import pytest
@@ -22,6 +23,19 @@ def run(monkeypatch, capsys):
         return ended.value.code or 0, written.out, written.err
 
     return call
+
+
+@pytest.fixture(scope="session")
+def postgres_server():
+    """Start PostgreSQL, once for all tests of the group "PostgreSQL"; give the arguments of psycopg.connect."""
+    pgserver = pytest.importorskip("pgserver", reason="pgserver is not installed")
+    psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed")
+    # Not one of pytest's folders, which only root may enter if the tests run as root; PostgreSQL then runs as a user.
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        pgserver.get_server(folder, cleanup_mode="delete") as server,
+    ):
+        yield psycopg.conninfo.conninfo_to_dict(server.get_uri())
 
 
 @pytest.fixture

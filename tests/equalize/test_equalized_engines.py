@@ -7,7 +7,6 @@ of the threshold, which is asserted.
 import contextlib
 import json
 import re
-import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +15,7 @@ import pytest
 
 import isomargin as im
 
-pytestmark = pytest.mark.xdist_group("equalized engines")  # so that PostgreSQL starts once
+pytestmark = pytest.mark.xdist_group("PostgreSQL")  # so that it starts once
 
 PAGE = Path(__file__).parents[2] / "docs" / "equalize-serving.md"
 ENGINES = {  # words of the engine's block on the page, and the packages that it needs
@@ -79,19 +78,6 @@ def served(tmp_path_factory):
     )
 
 
-@contextlib.contextmanager
-def postgres():
-    """Start a server and give its address."""
-    import pgserver
-
-    # Not one of pytest's folders, which only root may enter if the tests run as root; PostgreSQL then runs as a user.
-    with (
-        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
-        pgserver.get_server(folder, cleanup_mode="delete") as server,
-    ):
-        yield server.get_uri()
-
-
 def serve(served, engine, **names):
     """Run the page's code with an engine's block, and give all names that it defines."""
     with contextlib.chdir(served.folder):
@@ -109,10 +95,12 @@ def matches(request, served):
     if request.param != "pgvector":
         yield serve(served, block(words), im=im)["matches"]
         return
-    with postgres() as address:
-        names = serve(served, block(words), im=im, address=address)
-        with names["connection"]:
-            yield names["matches"]
+    import psycopg
+
+    address = psycopg.conninfo.make_conninfo(**request.getfixturevalue("postgres_server"))
+    names = serve(served, block(words), im=im, address=address)
+    with names["connection"]:
+        yield names["matches"]
 
 
 def test_the_card_counts_the_pairs_of_the_definition(served):

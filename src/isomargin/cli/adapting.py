@@ -12,6 +12,7 @@ from isomargin.cli.common import print_renderable, writing
 from isomargin.cli.opening import EmbeddingsKey, Labels, LabelsKey, open_embeddings, read_options
 from isomargin.core.errors import InputError
 from isomargin.core.text import printable
+from isomargin.io.stores.address import as_path
 
 if TYPE_CHECKING:
     from isomargin.training.adapt_result import AdaptResult
@@ -21,7 +22,9 @@ def adapt(
     file: Annotated[
         Path,
         typer.Argument(
-            help="File of embeddings and labels: .npz, .npy, .parquet, .pt or .safetensors; or a run's folder."
+            parser=as_path,
+            help="Embeddings and labels: a .npz, .npy, .parquet, .pt or .safetensors file, a run's folder, or the "
+            "address of a store (docs/stores.md).",
         ),
     ],
     output: Annotated[

@@ -15,6 +15,7 @@ from isomargin.cli import (
     checking,
     class_thresholds,
     demo,
+    embedding,
     equalizing,
     figures,
     galleries,
@@ -66,13 +67,14 @@ for command in (
     thresholds.transfer,
     checking.check,
     checking.canaries,
+    checking.snippet,
     thresholds.compare,
     report.report,
     figures.figure,
     demo.demo,
     training.train,
     training.tune,
-    training.embed,
+    embedding.embed,
     adapting.adapt,
 ):
     app.command()(command)

@@ -13,6 +13,7 @@ from isomargin.cli.galleries import GalleryLabels, GalleryOptions, open_class_th
 from isomargin.cli.opening import EmbeddingsKey, EqualizerFile, ReadOptions, kind_of, open_card, open_equalizer
 from isomargin.core.errors import InputError, MissingLabelsError
 from isomargin.core.text import printable
+from isomargin.io.stores.address import as_path
 
 if TYPE_CHECKING:
     from isomargin.thresholds.canaries import CanaryComparison
@@ -24,10 +25,16 @@ CardFile = Annotated[Path, typer.Argument(help="The card that `isomargin thresho
 
 def check(
     card: CardFile,
-    file: Annotated[Path, typer.Argument(help="New embeddings, with or without labels: a sample of production.")],
+    file: Annotated[
+        Path,
+        typer.Argument(parser=as_path, help="New embeddings, with or without labels: a sample of production."),
+    ],
     canaries: Annotated[
         Path | None,
-        typer.Option(help="The items of the canaries, embedded again: tells a changed model from new data."),
+        typer.Option(
+            parser=as_path,
+            help="The items of the canaries, embedded again: tells a changed model from new data.",
+        ),
     ] = None,
     kept_canaries: Annotated[
         Path | None,
@@ -64,7 +71,8 @@ def check(
     gallery: Annotated[
         Path | None,
         typer.Option(
-            help="File of enrolled items with labels, for the card of a gallery: the new embeddings are probes."
+            parser=as_path,
+            help="File of enrolled items with labels, for the card of a gallery: the new embeddings are probes.",
         ),
     ] = None,
     gallery_labels: GalleryLabels = None,
@@ -133,7 +141,7 @@ def check(
 
 
 def canaries(
-    file: Annotated[Path, typer.Argument(help="The embeddings that the card was made from.")],
+    file: Annotated[Path, typer.Argument(parser=as_path, help="The embeddings that the card was made from.")],
     card: Annotated[Path, typer.Option(help="The card that `isomargin threshold --output` wrote.")],
     output: Annotated[
         Path | None,
@@ -165,6 +173,29 @@ def canaries(
         f"Later: embed the same items again, save them with their ids, and run\n"
         f"  isomargin check {card} NEW.npz{of_gallery} --canaries AGAIN.npz"
     )
+
+
+def snippet(
+    card: CardFile,
+    engine: Annotated[
+        str, typer.Argument(help="The search engine: faiss, qdrant, lancedb, chroma, pgvector, milvus or redis.")
+    ],
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            help="How it compares: cosine, inner_product or l2.", show_default="cosine; inner_product for faiss"
+        ),
+    ] = None,
+    name: Annotated[str, typer.Option(help="The collection, table or index that is searched.")] = "items",
+    equalizer: Annotated[
+        str | None,
+        typer.Option(
+            help="The saved equalizer, for the card of equalized similarities.", show_default="equalizer.json"
+        ),
+    ] = None,
+) -> None:
+    """Print the few lines of Python that apply a card's threshold in a search engine, on the engine's own scale."""
+    print(the_card(card).snippet(engine, metric=metric, name=name, equalizer=equalizer), end="")
 
 
 def beside(card: Path) -> Path:

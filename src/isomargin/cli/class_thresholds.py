@@ -13,6 +13,7 @@ from isomargin.cli.common import check_writable, print_renderable, writing
 from isomargin.cli.equalizing import print_written
 from isomargin.cli.opening import EmbeddingsKey, Labels, LabelsKey, kind_of, open_embeddings, read_options
 from isomargin.core.errors import InputError
+from isomargin.io.stores.address import as_path
 
 if TYPE_CHECKING:
     from isomargin.equalize.class_thresholds import ClassThresholds
@@ -28,7 +29,10 @@ The file was written all the same: it has the common threshold for every class."
 
 
 def class_thresholds(
-    file: Annotated[Path, typer.Argument(help="File of enrolled items and labels, or a run's folder: the gallery.")],
+    file: Annotated[
+        Path,
+        typer.Argument(parser=as_path, help="File of enrolled items and labels, or a run's folder: the gallery."),
+    ],
     output: Annotated[
         Path,
         typer.Option(

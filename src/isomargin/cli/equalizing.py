@@ -14,6 +14,7 @@ from isomargin.cli.common import check_writable, print_renderable, writing
 from isomargin.cli.opening import EmbeddingsKey, Labels, LabelsKey, kind_of, open_embeddings, read_options
 from isomargin.core.errors import InputError
 from isomargin.core.text import printable
+from isomargin.io.stores.address import as_path
 
 if TYPE_CHECKING:
     from isomargin.equalize.cross_validation import EqualizerCV
@@ -35,7 +36,11 @@ DEFAULTS = {"objective": "far", "new_classes": True, "recall_loss": 0.3, "target
 
 def equalize(
     file: Annotated[
-        Path, typer.Argument(help="File of embeddings and labels, or a run's folder: what is searched, the index.")
+        Path,
+        typer.Argument(
+            parser=as_path,
+            help="File of embeddings and labels, or a run's folder: what is searched, the index.",
+        ),
     ],
     output: Annotated[
         Path,
@@ -46,8 +51,9 @@ def equalize(
     reference: Annotated[
         Path | None,
         typer.Option(
+            parser=as_path,
             help="File of other embeddings, without labels, in which neighbours are searched instead: a cohort, for "
-            "1:1 verification, where there is no index."
+            "1:1 verification, where there is no index.",
         ),
     ] = None,
     unlabelled: Annotated[

@@ -19,6 +19,7 @@ from isomargin.cli.opening import (
 )
 from isomargin.cli.training import numbers
 from isomargin.core.errors import InputError
+from isomargin.io.stores.address import as_path
 
 if TYPE_CHECKING:
     from isomargin.figures.registry import FigureKind
@@ -32,6 +33,7 @@ def figure(
     runs: Annotated[
         list[Path] | None,
         typer.Argument(
+            parser=as_path,
             metavar="RUN",
             help="What to draw: the folder of a run, an evaluation.json, or a file of embeddings. --list shows what "
             "each figure needs.",

@@ -20,6 +20,7 @@ from isomargin.cli.opening import (
 )
 from isomargin.core.errors import InputError
 from isomargin.core.text import printable
+from isomargin.io.stores.address import as_path
 
 if TYPE_CHECKING:
     from isomargin.equalize.class_thresholds import ClassThresholds
@@ -30,6 +31,7 @@ GalleryFile = Annotated[
     Path | None,
     typer.Option(
         "--gallery",
+        parser=as_path,
         help="File of enrolled items with labels. The embeddings are then probes, which are compared with the "
         "templates of the enrolled classes; probes of other classes are unknown.",
     ),
@@ -192,7 +194,7 @@ def open_gallery(
 
 
 def templates(
-    file: Annotated[Path, typer.Argument(help="File of enrolled items with labels.")],
+    file: Annotated[Path, typer.Argument(parser=as_path, help="File of enrolled items with labels.")],
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The file to write: .npz, .parquet, .pt or .safetensors.")
     ] = Path("templates.npz"),

@@ -49,6 +49,7 @@ from isomargin.cli.trials import (
 )
 from isomargin.core import checks
 from isomargin.core.errors import InputError
+from isomargin.io.stores.address import as_path
 
 K = "1,2,4,8,16,32"
 
@@ -57,8 +58,9 @@ def evaluate(
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="File of embeddings and labels: .npz, .npy, .parquet, .pt or .safetensors; a run's folder; or a "
-            "folder or quoted pattern of .parquet, .npy or .safetensors shards."
+            parser=as_path,
+            help="Embeddings and labels: a .npz, .npy, .parquet, .pt or .safetensors file; a run's folder; a folder or "
+            "quoted pattern of .parquet, .npy or .safetensors shards; or the address of a store (docs/stores.md).",
         ),
     ] = None,
     labels: Labels = None,

@@ -17,6 +17,7 @@ import typer
 from isomargin.core.errors import InputError
 from isomargin.core.files import check_file
 from isomargin.core.text import printable
+from isomargin.io.stores.address import StoreAddress
 from isomargin.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from isomargin.measure.evaluation import Evaluation
     from isomargin.measure.pairs.inputs import Shifts
     from isomargin.report.sources import Source
-    from isomargin.thresholds.card import ThresholdCard
+    from isomargin.thresholds.card import SourceFile, ThresholdCard
 
 SMALLEST_FAR = 0.01  # the smallest rate among the default settings of an evaluation
 
@@ -95,6 +96,9 @@ def kind_of(path: Path) -> Kind:
     from isomargin.equalize.saving import is_of_kind
     from isomargin.thresholds.card import is_card
 
+    if isinstance(path, StoreAddress):
+        path.check()
+        return "embeddings"
     if path.is_dir():
         return "run"
     check_file(path)
@@ -237,6 +241,11 @@ def files_read(path: Path, options: ReadOptions) -> list[Path]:
     if labels is None and path.suffix == ".npy":
         labels = labels_beside(path)
     return [path] if labels is None else [path, labels]
+
+
+def source_of(path: Path, embeddings: "EmbeddingSet | None") -> "SourceFile":
+    """Return what a card records about a path: the file, or for a store its address with what was read."""
+    return path if embeddings is None or not isinstance(path, StoreAddress) else (str(path), embeddings)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from isomargin.cli.opening import (
     short_names,
 )
 from isomargin.core.errors import InputError
+from isomargin.io.stores.address import as_path
 from isomargin.training.run_folder import RunFolder
 
 
@@ -25,6 +26,7 @@ def report(
     runs: Annotated[
         list[Path],
         typer.Argument(
+            parser=as_path,
             metavar="RUN...",
             help="What to report on: the folder of a run, an evaluation.json, or a file of embeddings. With several, "
             "the report compares the others with the first.",

@@ -32,9 +32,11 @@ from isomargin.cli.opening import (
     open_source,
     read_options,
     short_names,
+    source_of,
 )
 from isomargin.core.errors import InputError
 from isomargin.core.text import printable
+from isomargin.io.stores.address import as_path
 
 if TYPE_CHECKING:
     from isomargin.measure.evaluation import Evaluation
@@ -66,7 +68,13 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text
 
 
 def threshold(
-    file: Annotated[Path, typer.Argument(help="A file of embeddings, an evaluation.json, or the folder of a run.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            parser=as_path,
+            help="Embeddings (a file or the address of a store), an evaluation.json, or a run's folder.",
+        ),
+    ],
     far: Far = None,
     frr: Frr = None,
     fpir: Fpir = None,
@@ -163,7 +171,7 @@ def threshold(
     card = make_card(
         choice,
         evaluation,
-        source=sources,
+        source=[source_of(path, about["gallery"] if path == gallery else about["embeddings"]) for path in sources],
         calibration=calibration,
         model=model,
         **about,
@@ -180,9 +188,15 @@ def threshold(
 def transfer(
     calibration: Annotated[
         Path,
-        typer.Argument(help="The set to choose the threshold on: embeddings, an evaluation.json, a run, or a card."),
+        typer.Argument(
+            parser=as_path,
+            help="The set to choose the threshold on: embeddings, an evaluation.json, a run, or a card.",
+        ),
     ],
-    others: Annotated[list[Path], typer.Argument(help="The sets that the threshold is applied to.")],
+    others: Annotated[
+        list[Path],
+        typer.Argument(parser=as_path, help="The sets that the threshold is applied to."),
+    ],
     far: Far = None,
     frr: Frr = None,
     best_utility: BestUtility = False,
@@ -236,7 +250,7 @@ def transfer(
 def compare(
     files: Annotated[
         list[Path],
-        typer.Argument(help="Two or more models on the same classes, compared with the first."),
+        typer.Argument(parser=as_path, help="Two or more models on the same classes, compared with the first."),
     ],
     labels: Labels = None,
     embeddings_key: EmbeddingsKey = "embeddings",

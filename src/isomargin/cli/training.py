@@ -212,39 +212,6 @@ def tune(
     print(f"\nwritten to {folder}: tune.csv, tune.png, and tuned.yaml with the picked margins", file=sys.stderr)
 
 
-def embed(
-    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
-    changes: Changes = None,
-    images: Annotated[
-        Path | None,
-        typer.Option(
-            help="A folder of class folders to embed or, for a model of vectors, a file of embeddings; by default the "
-            "data of the run."
-        ),
-    ] = None,
-    part: Annotated[str, typer.Option(help="Of the data of the run: all, train or test.")] = "all",
-    output: Annotated[Path, typer.Option(help="The file to write: .npz, .npy, .parquet, .pt or .safetensors.")] = Path(
-        "embeddings.npz"
-    ),
-    batch: Annotated[int, typer.Option(min=1, help="Items to embed at a time.")] = 256,
-    device: Annotated[str, typer.Option(help="A torch device.")] = "cpu",
-    workers: Workers = None,
-) -> None:
-    """Embed data with the model of a run, and write the embeddings with labels and ids, in the order of the data.
-
-    `isomargin embed runs/cub-lite0 --images photos --output photos.npz`, then `isomargin evaluate photos.npz`.
-    To embed another data set, change the recipe: `data.name=cub data.root=FOLDER`.
-    """
-    from isomargin.core.progress import progress_bar
-    from isomargin.training.embed import embed_by_run
-
-    with progress_bar("embedding") as report:
-        embeddings = embed_by_run(run, changes or [], images, part, output, batch, device, workers, report)
-    if embeddings.ids is not None and output.suffix == ".npy":
-        print(f"note: {output} has no place for the items' ids: write another format to keep them", file=sys.stderr)
-    print(f"{len(embeddings.labels):,} embeddings written to {output}", file=sys.stderr)
-
-
 def write_page(runs: dict[str, Path], place: Path) -> None:
     """Write the report of finished runs."""
     from isomargin.cli.opening import open_source

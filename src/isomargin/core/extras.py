@@ -12,8 +12,15 @@ EXTRAS = {
         *("pydantic", "yaml", "huggingface_hub", "fontTools"),
     ),
     "figures": ("matplotlib",),
+    "qdrant": ("qdrant_client",),
+    "lancedb": ("lancedb",),
+    "chroma": ("chromadb",),
+    "duckdb": ("duckdb",),
+    "postgresql": ("psycopg",),
+    "faiss": ("faiss",),
+    "datasets": ("datasets",),
     "torchmetrics": ("torchmetrics",),
-    "sentence-transformers": ("sentence_transformers", "transformers", "accelerate", "datasets"),
+    "sentence-transformers": ("sentence_transformers", "transformers", "accelerate"),
     "lightning": ("pytorch_lightning",),
 }
 """Import names of the optional packages, by the extra of isomargin that installs them."""

@@ -18,6 +18,8 @@ from isomargin.io._common import Reader, Vectors, Writer, suffix_of
 from isomargin.io._label_files import labels_beside, read_labels
 from isomargin.io._parquet import read_parquet, write_parquet
 from isomargin.io._tensors import read_pt, read_safetensors, write_pt, write_safetensors
+from isomargin.io.stores.address import StoreAddress
+from isomargin.io.stores.opening import read_address
 
 __all__ = ["Vectors", "labels_beside", "read_format", "read_labels", "read_vectors", "write_format"]
 
@@ -25,12 +27,15 @@ __all__ = ["Vectors", "labels_beside", "read_format", "read_labels", "read_vecto
 def read_format(path: Path, embeddings_key: str, labels_key: str, labels: Path | None) -> tuple[Any, Any, Any]:
     """Read vectors (n, d), labels (n,) and ids (n,) or None from a file, in the format of its suffix.
 
-    If the file `labels` is given, the labels come from it.
+    If the file `labels` is given, the labels come from it. The address of a store is read as its scheme says.
 
     >>> read_format(Path("birds.csv"), "embeddings", "labels", None)
     Traceback (most recent call last):
     isomargin.InputError: birds.csv has the suffix .csv: .npz, .npy, .parquet, .pt or .safetensors is needed
     """
+    if isinstance(path, StoreAddress):
+        rows = read_address(path, embeddings_key, None if labels else labels_key)
+        return rows.vectors, rows.labels if labels is None else read_labels(labels), rows.ids
     read, _ = _format_of(path)
     check_file(path)
     if labels is None and path.suffix.lower() == ".npy":
@@ -42,6 +47,9 @@ def read_format(path: Path, embeddings_key: str, labels_key: str, labels: Path |
 
 def read_vectors(path: Path, embeddings_key: str) -> tuple[Any, Any]:
     """Read vectors (n, d) and ids (n,) or None from a file that need not have labels."""
+    if isinstance(path, StoreAddress):
+        rows = read_address(path, embeddings_key, None)
+        return rows.vectors, rows.ids
     read, _ = _format_of(path)
     check_file(path)
     with reading(path):

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from types import NoneType
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from isomargin import __version__
 from isomargin.core.errors import InputError
@@ -32,7 +32,11 @@ from isomargin.thresholds.card_text import summary
 from isomargin.thresholds.conversions import CONVENTIONS, conversions
 from isomargin.thresholds.probe_reference import ProbeReference, make_probe_reference
 from isomargin.thresholds.reference import Reference, make_reference
+from isomargin.thresholds.snippets import snippet
 from isomargin.thresholds.threshold_choice import QUANTILES, ThresholdChoice
+
+SourceFile: TypeAlias = str | os.PathLike[str] | tuple[str, EmbeddingSet]
+"""A file, or the name of something else, such as the address of a store, with the embeddings that were read."""
 
 FORMAT = "isomargin threshold card"
 VERSION = 2
@@ -204,6 +208,30 @@ class ThresholdCard:
         """Summarise the card in about forty lines of at most 88 columns, safe to print."""
         return summary(self)
 
+    def snippet(
+        self, engine: str, *, metric: str | None = None, name: str = "items", equalizer: str | None = None
+    ) -> str:
+        """Return the few lines of Python that apply the threshold in a search engine, on the engine's own scale.
+
+        The code defines ``matches(embedding)``, which returns the accepted items. A card of equalized similarities
+        needs the equalizer, which the code loads. Cards that no search can apply are refused with the reason.
+
+        Args:
+            engine: faiss, qdrant, lancedb, chroma, pgvector, milvus or redis.
+            metric: how the engine compares: cosine, inner_product or l2. By default cosine; inner_product for faiss.
+            name: the collection, table or index that is searched.
+            equalizer: the saved equalizer, if the card has one. By default equalizer.json.
+
+        >>> import isomargin as im, numpy as np
+        >>> embeddings = np.random.default_rng(0).normal(size=(60, 8)) + 3 * np.eye(8)[np.arange(60) % 6]
+        >>> evaluation = im.evaluate(embeddings, np.arange(60) % 6)
+        >>> card = make_card(im.choose_threshold(evaluation, far=0.05), evaluation)
+        >>> print("\\n".join(card.snippet("qdrant").splitlines()[-3:-1]))
+            query = np.asarray(embedding, dtype=np.float32)
+            found = client.query_points("items", query=query.tolist(), limit=limit, score_threshold=0.522...)
+        """
+        return snippet(self, engine, metric, name, equalizer)
+
 
 def is_card(path: Path) -> bool:
     """Return whether a file claims to be a threshold card, of any version."""
@@ -218,7 +246,7 @@ def make_card(
     choice: ThresholdChoice,
     evaluation: Evaluation,
     *,
-    source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+    source: SourceFile | Sequence[SourceFile] | None = None,
     calibration: Calibration | None = None,
     embeddings: EmbeddingSet | None = None,
     shifts: Shifts | None = None,
@@ -232,7 +260,8 @@ def make_card(
     Args:
         choice: the threshold, from ``choose_threshold`` or ``promise_threshold``.
         evaluation: the evaluation on which it was chosen.
-        source: the evaluated file or files, such as embeddings and labels; their bytes are hashed.
+        source: the evaluated file or files, such as embeddings and labels; their bytes are hashed. What is not a file
+            is given as its name and its embeddings, whose values are hashed.
         calibration: the map from similarity to the probability of a match, from ``calibrate``.
         embeddings: the evaluated embeddings. With them, ``check_card`` can later compare the whole distribution of
             distances, the vectors' lengths, their mean and their dimension; without them, the accept rate alone.
@@ -268,7 +297,7 @@ def make_card(
         reference = make_probe_reference(evaluation, choice.distance, embeddings, gallery, added)
     else:
         reference = make_reference(evaluation, choice.distance, embeddings, shifts)
-    files = [source] if isinstance(source, str | os.PathLike) else source
+    files = [source] if isinstance(source, str | os.PathLike | tuple) else source
     return ThresholdCard(
         threshold=conversions(choice.distance, evaluation.axis),
         accept_when=dict(CONVENTIONS[evaluation.axis.name]),
@@ -295,7 +324,7 @@ def make_card(
         worst_classes=[without_nan(asdict(rates)) for rates in choice.worst_classes],
         promise=None if choice.promise is None else choice.promise.as_values(),
         calibration=None if calibration is None else calibration.as_values(),
-        source=None if files is None else [file_record(Path(file)) for file in files],
+        source=None if files is None else [file_record(file) for file in files],
         created=datetime.now(UTC).date().isoformat(),
         isomargin=__version__,
         worst_by_far=[without_nan(asdict(rates)) for rates in choice.worst_by_far],
@@ -328,8 +357,13 @@ def gallery_values(choice: ThresholdChoice, evaluation: Evaluation) -> dict[str,
     }
 
 
-def file_record(path: Path) -> dict[str, str]:
-    """Return the name of a file and the hash of its bytes."""
+def file_record(source: SourceFile) -> dict[str, str]:
+    """Return the name of a file and the hash of its bytes, or of embeddings that were read from a store."""
+    if isinstance(source, tuple):
+        name, embeddings = source
+        check_type(embeddings, "source", EmbeddingSet, "EmbeddingSet")
+        return {"file": str(name), "sha256": embeddings.sha256}
+    path = Path(source)
     check_file(path)
     with reading(path), path.open("rb") as file:
         return {"file": path.name, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
