@@ -66,4 +66,5 @@ def test_a_card_is_not_taken_for_an_evaluation(folder, run, command):
 
 def test_evaluate_refuses_what_holds_no_embeddings(folder, run):
     assert "contains no embeddings" in run("evaluate", folder / "evaluation.json")[2]
-    assert "folder without an embeddings.npz" in run("evaluate", folder)[2]
+    (folder / "empty").mkdir()
+    assert "folder without an embeddings.npz" in run("evaluate", folder / "empty")[2]

@@ -101,8 +101,11 @@ class PartOptions:
 def has_shards(source: Path) -> bool:
     """Whether a path is a pattern, a folder of prepared embeddings, or a folder of shards that is not a run's."""
     from isomargin.io.shards import is_pattern, shards_in
+    from isomargin.io.stores.address import StoreAddress
     from isomargin.measure.pairs.prepare import is_prepared
 
+    if isinstance(source, StoreAddress):
+        return False  # its question mark is not one of a pattern
     if is_pattern(str(source)):
         return True
     if not source.is_dir() or RunFolder(source).recipe.is_file():

@@ -191,7 +191,8 @@ def _open_clip(name: str, what: str, weights: str | None, device: torch.device) 
     from transformers import AutoModel, AutoProcessor
 
     place = str(_folder(name) or name)
-    model, processor = AutoModel.from_pretrained(place).eval().to(device), AutoProcessor.from_pretrained(place)
+    model = AutoModel.from_pretrained(place).eval().to(device)
+    processor = AutoProcessor.from_pretrained(place)  # type: ignore[no-untyped-call, unused-ignore]
     features = getattr(model, f"get_{'image' if what == 'images' else 'text'}_features", None)
     if features is None:
         raise InputError(f"clip:{name} is a {type(model).__name__}, which has no {what} features: give a CLIP model")
