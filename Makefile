@@ -4,13 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test reproduce-smoke results-page browser lint format bench clean
+.PHONY: demo test test-cluster reproduce-smoke results-page browser lint format bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/isomargin demo --report
 
 test: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist loadgroup
+
+# Several nodes on this machine, some of which fail: a few minutes. Prints what was measured.
+test-cluster: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m cluster -rP tests
 
 # Every experiment of lab/, end to end, on data small enough for a minute: shows that each one runs, not what it finds.
 reproduce-smoke: $(VENV)/.installed

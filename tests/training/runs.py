@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from data.layouts import picture
 from isomargin.training.loop import train
 from isomargin.training.recipe import read_recipe
 
@@ -57,6 +58,14 @@ def tiny(**sections):
         both = isinstance(content.get(name), dict) and isinstance(value, dict)
         content[name] = {**content[name], **value} if both else value
     return read_recipe(content)
+
+
+def photographs(root, classes=10, images=4):
+    """A tree of class folders with small image files."""
+    for number in range(classes):
+        for each in range(images):
+            picture(root / f"class {number}" / f"{each}.png", shade=100 * number + each, side=40)
+    return root
 
 
 def run(folder, recipe=None, **options):

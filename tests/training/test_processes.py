@@ -1,15 +1,18 @@
 """Several processes train as one does; here two on the CPU, with gloo."""
 
-import socket
+from collections import Counter
 
 import numpy as np
 import pytest
 
 import isomargin as im
+from isomargin.training.agreement import lost_process
 from isomargin.training.embed import embed
+from isomargin.training.run_folder import RunFolder
 from processes import in_one_worker, run_together
-from training.in_processes import train_as_torchrun_does
-from training.runs import TINY, command, metrics, run, tiny
+from training.in_processes import train_and_note_reads, train_as_torchrun_does, train_by_another_recipe
+from training.nodes import free_port, largest_difference
+from training.runs import TINY, command, metrics, photographs, run, tiny
 
 pytestmark = in_one_worker
 
@@ -29,9 +32,7 @@ RECIPES = {
 def train_in_two(recipe, folder):
     """Train in two processes, as torchrun starts them."""
     recipe.save(folder / "recipe.yaml")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    run_together(train_as_torchrun_does, (2, port, folder / "recipe.yaml", folder / "two"), 2)
+    run_together(train_as_torchrun_does, ((2,), free_port(), folder / "recipe.yaml", folder / "two"), 2)
 
 
 def train_with_devices(recipe, folder):
@@ -57,6 +58,82 @@ def test_two_processes_give_the_losses_of_one(name, train, tmp_path):
     np.testing.assert_allclose(*vectors, atol=1e-4)
     # Either may be gone on with by any number of processes.
     assert run(tmp_path / "two", recipe, resume=True).images == 100
+
+
+def test_nodes_of_two_and_one_process_give_the_parameters_of_one(tmp_path):
+    """With 64 bits nothing is left but rounding in the last digits. SiMix depends on the order of the batch."""
+    recipe = tiny(
+        model={"backbone": "tiny_conv", **FROZEN},
+        loss={
+            "base": {"name": "recall_at_k", "k": [1, 2], "simix": True},
+            "regularizer": [{"name": "proxy_anchor"}, {"name": "class_alignment", "share": 0.3}],
+        },
+        precision="64-true",
+        epochs=20 / 18,
+        evaluation={"every": 2},
+    )
+    recipe.save(tmp_path / "recipe.yaml")
+    run_together(train_as_torchrun_does, ((2, 1), free_port(), tmp_path / "recipe.yaml", tmp_path / "nodes"), 3)
+    run(tmp_path / "one", recipe)
+    assert largest_difference(tmp_path / "one", tmp_path / "nodes") < 1e-10
+
+
+def test_each_image_is_read_once_an_epoch_over_all_processes(tmp_path):
+    """And once before, to find files that cannot be decoded; those of test classes once for each evaluation."""
+    root = photographs(tmp_path / "photos", classes=12, images=4)
+    bad = root / "class 0/bad.png"
+    bad.write_bytes((root / "class 0/0.png").read_bytes()[:-40])
+    sizes = {"classes": 3, "images_per_class": 2}
+    recipe = tiny(
+        data={"name": "folder", "root": str(root), "order": 6}, batch=sizes, epochs=2, skip_bad_images=True,
+        model={"backbone": "tiny_conv", "image_size": 28}, evaluation={"every": 1, "far": [0.1, 0.2]},
+    )  # fmt: skip
+    recipe.save(tmp_path / "recipe.yaml")
+    run_together(train_and_note_reads, ((1, 1), free_port(), tmp_path / "recipe.yaml", tmp_path / "run", root), 2)
+    reads = [Counter((tmp_path / f"run.reads-{rank}").read_text().splitlines()) for rank in range(2)]
+    assert min(reads[1].values()) > 0
+    total = reads[0] + reads[1]
+    assert total.pop(str(bad)) == 1
+    train = [f"class {number}" for number in (0, 1, 10, 11, 2, 3)]
+    expected = {
+        str(path): 1 + 2 if path.parent.name in train else 1 + 2 + 1  # the chosen model is evaluated once more
+        for path in root.rglob("*.png")
+        if path != bad
+    }
+    assert total == expected
+
+
+def test_processes_with_other_settings_are_refused_and_one_says_so(tmp_path):
+    recipes = [tmp_path / "zero.yaml", tmp_path / "one.yaml"]
+    for seed, path in enumerate(recipes):
+        tiny(seed=seed).save(path)
+    run_together(train_by_another_recipe, ((1, 1), free_port(), recipes, tmp_path / "run"), 2)
+    first, second = ((tmp_path / f"run.error-{rank}").read_text() for rank in range(2))
+    assert first.startswith("InputError: the settings of process 1 on ")
+    assert second.startswith("StoppedElsewhereError: ")
+
+
+def test_an_error_that_is_not_a_lost_connection_stays_what_it_is(tmp_path):
+    assert lost_process(RuntimeError("shapes cannot be multiplied"), RunFolder(tmp_path), 4) is None
+
+
+def test_tasks_of_srun_without_torchrun_are_refused(typed, tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "8")
+    tiny().save(tmp_path / "recipe.yaml")
+    code, _, err = typed("train", "recipe.yaml", "--workers", 0)
+    assert code == 2
+    assert "srun started this command 8 times" in err
+
+
+def test_the_same_command_starts_a_run_and_resumes_it(typed, tmp_path):
+    tiny(epochs=0.2).save(tmp_path / "recipe.yaml")
+    command = ("train", "recipe.yaml", "--output", "run", "--workers", 0, "--resume-or-start")
+    assert typed(*command)[0] == 0
+    kept = (tmp_path / "run/metrics.csv").read_bytes()
+    (tmp_path / "run/evaluation.json").unlink()  # stopped before it was finished
+    assert typed(*command)[0] == 0
+    assert (tmp_path / "run/metrics.csv").read_bytes() == kept
+    assert (tmp_path / "run/evaluation.json").is_file()
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ import pytest
 import yaml
 
 import isomargin as im
-from data.layouts import picture
-from training.runs import metrics, run, tiny
+from training.runs import metrics, photographs, run, tiny
 
 
 @pytest.fixture
@@ -21,13 +20,6 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained") / "run"
     run(folder, tiny(epochs=0.05))
     return folder
-
-
-def photographs(root, classes=10, images=4):
-    for number in range(classes):
-        for each in range(images):
-            picture(root / f"class {number}" / f"{each}.png", shade=100 * number + each, side=40)
-    return root
 
 
 FOLDER = ("data.name=folder", "data.order=5", "batch.classes=3", "batch.images_per_class=2", "epochs=1")

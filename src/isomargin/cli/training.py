@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from isomargin.cli.common import print_plan, print_renderable, show, writing
-from isomargin.core.errors import InputError
+from isomargin.core.errors import InputError, StoppedElsewhereError
 
 if TYPE_CHECKING:
     from isomargin.measure.comparison import Difference
@@ -40,6 +40,14 @@ def train(
     changes: Changes = None,
     output: Annotated[Path | None, typer.Option(help="Folder of the run; by default runs/NAME.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run where it stopped.")] = False,
+    resume_or_start: Annotated[
+        bool,
+        typer.Option(
+            "--resume-or-start",
+            help="Continue the run if it was started, and start it otherwise: for launchers that give the same command "
+            "again.",
+        ),
+    ] = False,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Print the full recipe, the sizes of the data and the steps; do not train."),
@@ -83,7 +91,7 @@ def train(
     folder = output or (Path(recipe) if is_run else Path("runs") / resolved.name)
     if resume and not RunFolder(folder).recipe.is_file():
         raise InputError(f"there is no run in {folder} to resume: leave --resume out to start one there")
-    if is_run and not resume and output is None:
+    if is_run and not (resume or resume_or_start) and output is None:
         raise InputError(f"{recipe} is a run: continue it with --resume, or give the folder of a new run with --output")
     if dry_run:
         print_plan(resolved)
@@ -95,7 +103,7 @@ def train(
         evaluation = run(
             resolved,
             folder,
-            resume=resume,
+            resume=resume or resume_or_start,
             devices=devices,
             accelerator=accelerator,
             workers=workers,
@@ -237,6 +245,8 @@ def resumable(command: str) -> Iterator[None]:
             how = f": continue with `{command}`" if str(stop) else again
             print(f"\n{str(stop) or 'stopped'}{how}", file=sys.stderr)
         raise typer.Exit(130) from stop
+    except StoppedElsewhereError as stop:  # that process says why
+        raise typer.Exit(2) from stop
 
 
 def as_changes(skip_bad_images: bool, precision: str | None) -> list[str]:

@@ -29,5 +29,13 @@ class MissingLabelsError(InputError):
     """A file of embeddings without labels, where labels were expected."""
 
 
+class LostProcessError(InputError):
+    """Training that cannot go on, because the connection to another of its processes was lost."""
+
+
+class StoppedElsewhereError(InputError):
+    """Training that cannot go on in this process, because of an error that another of its processes raises."""
+
+
 class DivergedError(InputError):
     """Training that cannot go on: the loss is NaN or infinite, or all embeddings have collapsed to one point."""

@@ -280,8 +280,15 @@ def _why_bad(path: Path) -> str | None:
     return None
 
 
-def without_bad(data: DataSplit, workers: int = 8, report: Callable[[float], None] | None = None) -> DataSplit:
+def without_bad(
+    data: DataSplit,
+    workers: int = 8,
+    report: Callable[[float], None] | None = None,
+    bad: Sequence[tuple[Path, str]] | None = None,
+) -> DataSplit:
     """Leave out the files that `find_bad_images` finds in either part; `notes` say how many.
+
+    If another process has found them already, `bad` lists them, and no file is read.
 
     >>> from isomargin.data.registry import load_data
     >>> data = load_data("glyphs", draws=1)
@@ -289,21 +296,25 @@ def without_bad(data: DataSplit, workers: int = 8, report: Callable[[float], Non
     ()
     """
     notes = list(data.notes)
+    reasons = None if bad is None else dict(bad)
     parts = {}
     for part, images in (("train", data.train), ("test", data.test)):
-        bad = find_bad_images(images, workers, report)
+        if reasons is None:
+            found = find_bad_images(images, workers, report)
+        else:
+            found = [(path, reasons[path]) for path in images.paths or () if path in reasons]
         parts[part] = images
-        if not bad:
+        if not found:
             continue
-        left_out = {path for path, _ in bad}
+        left_out = {path for path, _ in found}
         assert images.paths is not None
         kept = parts[part] = images.select([row for row, path in enumerate(images.paths) if path not in left_out])
         lost = len(images.class_names) - len(kept.class_names)
         notes.append(
-            f"{len(bad):,} of {_counted(len(images), f'{_WORDS[part]} image')} could not be read and "
-            f"{'was' if len(bad) == 1 else 'were'} left out"
+            f"{len(found):,} of {_counted(len(images), f'{_WORDS[part]} image')} could not be read and "
+            f"{'was' if len(found) == 1 else 'were'} left out"
             + (f", and with them all of {_counted(lost, 'class')}" if lost else "")
-            + f"; the first is {bad[0][0]} ({bad[0][1]})"
+            + f"; the first is {found[0][0]} ({found[0][1]})"
         )
     return replace(data, train=parts["train"], test=parts["test"], notes=tuple(notes))
 

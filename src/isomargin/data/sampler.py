@@ -95,8 +95,20 @@ class ClassBatchSampler(Sampler[list[int]]):
         >>> ClassBatchSampler([0, 0, 1, 1], classes_per_batch=2, images_per_class=2, rank=1, world_size=2).positions
         array([2, 3])
         """
+        return self._positions(self.rank)
+
+    @property
+    def batch_order(self) -> NDArray[np.int64]:
+        """Return which row of the shares of all processes, in the order of their ranks, is each row of the whole batch.
+
+        >>> ClassBatchSampler([0, 1, 2], classes_per_batch=3, images_per_class=1, world_size=2).batch_order
+        array([0, 2, 1])
+        """
+        return np.argsort(np.concatenate([self._positions(rank) for rank in range(self.world_size)]))
+
+    def _positions(self, rank: int) -> NDArray[np.int64]:
         everywhere = np.arange(self.classes_per_batch * self.images_per_class)
-        return everywhere.reshape(-1, self.images_per_class)[self.rank :: self.world_size].ravel()
+        return everywhere.reshape(-1, self.images_per_class)[rank :: self.world_size].ravel()
 
     def __len__(self) -> int:
         """Return the number of batches per epoch."""

@@ -119,7 +119,7 @@ class Embedder(nn.Module):
         for vectors takes (n, features). With `from_stages` the input is what `frozen_stages` returned.
         """
         if from_stages:
-            return self._head(self._pooled_map(run_stages(self._trained_stages, images)))
+            return self._head(self._pooled_map(run_stages(self._trained_stages, self._as_weights(images))))
         channels, features = len(self.input_statistics.mean), self.input_statistics.size
         if not channels and (images.ndim != 2 or images.shape[1] != features):
             raise InputError(f"vectors has shape {tuple(images.shape)}: (n, {features}) is needed")
@@ -127,7 +127,12 @@ class Embedder(nn.Module):
             raise InputError(f"images has shape {tuple(images.shape)}: (n, {channels}, height, width) is needed")
         if channels and images.dtype == torch.uint8:
             images = self.normalised(images)
-        return self._head(self._pooled(images))
+        return self._head(self._pooled(self._as_weights(images)))
+
+    def _as_weights(self, inputs: Tensor) -> Tensor:
+        """Convert inputs to float64 if the weights are float64 (precision 64-true)."""
+        weights = next(self.parameters(), None)
+        return inputs.double() if weights is not None and weights.dtype == torch.float64 else inputs
 
     def _head(self, pooled: Tensor) -> Tensor:
         """(n, features) to (n, dimensions)."""
@@ -147,7 +152,8 @@ class Embedder(nn.Module):
     def frozen_stages(self, images: Tensor) -> Tensor:
         """Return what the frozen first stages make of images: (n, channels, height, width), fewer and smaller maps."""
         images = self.normalised(images) if images.dtype == torch.uint8 else images
-        return run_stages(self._frozen_stages, images.contiguous(memory_format=torch.channels_last))
+        inputs = self._as_weights(images).contiguous(memory_format=torch.channels_last)
+        return run_stages(self._frozen_stages, inputs)
 
     def frozen_weights(self) -> Iterator[Tensor]:
         """Yield everything that the output of the frozen stages depends on."""

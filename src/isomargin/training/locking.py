@@ -33,6 +33,7 @@ def claim(run: RunFolder, recipe: Recipe, resume: bool) -> None:
         return
     for half_written in (*run.path.glob(".tmp-*"), *run.checkpoints.glob(".tmp-*")):
         half_written.unlink(missing_ok=True)  # left by a process that was killed
+    run.stopped.unlink(missing_ok=True)
     before, now = load_recipe(run.recipe).model_dump(), recipe.model_dump()
     before["model"].pop("features", None)
     now["model"].pop("features", None)

@@ -15,8 +15,8 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.scores.registry import find_score
 from isomargin.models.embedder import Embedder
 from isomargin.training import setup
+from isomargin.training.agreement import check_same, one_sentence, together
 from isomargin.training.checkpoint import find_checkpoints, load_model, write_checkpoint
 from isomargin.training.devices import (
     any_process,
@@ -43,6 +44,8 @@ from isomargin.training.devices import (
     keep_freed_memory,
     launch,
     leave_out_idle,
+    settle_order,
+    started_elsewhere,
 )
 from isomargin.training.display import Display, NoDisplay
 from isomargin.training.embed import default_workers
@@ -85,7 +88,7 @@ def train(
     folder: of the run; see `RunFolder` for what is written there.
     resume: continue from the last good checkpoint in the folder, which must be of the same recipe; start if there is
         none.
-    devices: processes on this machine; they are started here, unless torchrun started them.
+    devices: processes on this machine; they are started here, unless torchrun or Ray Train started them.
     accelerator: "auto", "cpu" or "cuda".
     workers: processes per device that decode image files; the number of cores, up to 8, if not given.
     check_images: whether to decode every file before training; files that cannot be decoded are an error.
@@ -113,33 +116,39 @@ def train(
     """
     run, first = RunFolder(Path(folder)), first_process()
     workers = default_workers() if workers is None else checks.whole(workers, "workers", least=0)
-    with sole_training(run.path) if first and lock else nullcontext():
-        if first:
-            claim(run, recipe, resume)
-        if run.finished:
-            return Evaluation.load(run.evaluation) if run.evaluation.is_file() else None
-        place = None if cache is None else Path(cache)
-        return _train(
-            recipe,
-            run,
-            first,
-            devices,
-            accelerator,
-            workers,
-            check_images,
-            quiet,
-            checkpoint_seconds,
-            place,
-            compare_frozen,
-        )
+    begin = partial(launch, recipe, devices, accelerator)
+    joined = begin() if started_elsewhere() else None  # others are started after the checks, by the first process
+    with ExitStack() as held:
+        with together(joined):
+            if first and lock:
+                held.enter_context(sole_training(run.path))
+            if first:
+                claim(run, recipe, resume)
+        with one_sentence(run):
+            if run.finished if joined is None else joined.broadcast(run.finished):
+                return Evaluation.load(run.evaluation) if run.evaluation.is_file() else None
+            place = None if cache is None else Path(cache)
+            return _train(
+                recipe,
+                run,
+                first,
+                joined,
+                begin,
+                workers,
+                check_images,
+                quiet,
+                checkpoint_seconds,
+                place,
+                compare_frozen,
+            )
 
 
 def _train(
     recipe: Recipe,
     run: RunFolder,
     first: bool,
-    devices: int,
-    accelerator: str,
+    joined: Fabric | None,
+    begin: Callable[[], Fabric],
     workers: int,
     check_images: bool,
     quiet: bool,
@@ -149,8 +158,16 @@ def _train(
 ) -> Evaluation | None:
     """Train in a folder that was claimed, from its last checkpoint if it has one."""
     resume = bool(find_checkpoints(run.checkpoints))  # a run that was killed before its first starts again
-    data = setup.open_data(recipe, check_images and first and not resume)  # errors come before other processes start
-    fabric = launch(recipe, devices, accelerator)
+    data = None
+    with together(joined):  # without others yet: errors come before they start
+        if first or not recipe.skip_bad_images:
+            data = setup.open_data(recipe, check_images and first and not resume)
+    fabric = begin() if joined is None else joined
+    resume, bad = fabric.broadcast((resume, () if data is None else data.bad))
+    with together(fabric):
+        if data is None:  # the first process has looked for bad images
+            data = setup.open_data(recipe, False, bad)
+    check_same(fabric, {"the settings": recipe.model_dump_json(), "the items or classes": data.digest})
     if fabric.device.type == "cpu":
         keep_freed_memory()
 
@@ -158,12 +175,15 @@ def _train(
     pretrained = pretrained_weights(recipe)
     recipe = setup.with_features(recipe, data.train)
     loss = setup.make_recipe_loss(recipe, len(data.train.class_names), embedder.dimensions).to(fabric.device)
+    if recipe.precision == "64-true":
+        loss.double()  # as fabric converts the model
     sampler = setup.make_sampler(recipe, data.train, fabric.global_rank, fabric.world_size)
     augmentation = setup.make_augmentation(recipe, data.train)
     setup.check_warm_up(recipe, embedder)
     setup.check_views(recipe, embedder, augmentation)
     leave_out_idle(embedder)
     model = fabric.setup_module(embedder)
+    settle_order(fabric, model, embedder)
     optimizer: Any = fabric.setup_optimizers(setup.make_optimizer(recipe, embedder, loss))
     base_rates = [group["lr"] for group in optimizer.param_groups]
     schedule = setup.make_schedule(recipe)
@@ -173,7 +193,7 @@ def _train(
 
     state, notes = State(), [*data.notes, *setup.check_positive_pairs(recipe, loss), *_choice_note(recipe)]
     if resume:
-        notes += restore(run, state, embedder, loss, optimizer, schedule, data.digest)
+        notes += restore(fabric, run, state, embedder, loss, optimizer, schedule, data.digest)
     if first:
         recipe.save(run.recipe)
         write_metrics(run.metrics, state.history)  # the run may have been killed between the checkpoint and this
@@ -184,6 +204,7 @@ def _train(
     for note in notes:
         display.say(f"note: {note}")
 
+    batch_loss = _in_batch_order(loss, sampler, fabric.device)
     embedder.freeze_backbone(state.step < warm_up)
     unseen = data.unseen
     evaluate_now = (
@@ -202,7 +223,7 @@ def _train(
                 seed_step(recipe.seed, state.step, fabric.global_rank)
 
                 optimizer.zero_grad()
-                value = _backward(fabric, model, batch, labels, loss, recipe, from_stages=frozen is not None)
+                value = _backward(fabric, model, batch, labels, batch_loss, recipe, from_stages=frozen is not None)
                 _share_gradients(fabric, loss)
                 clip(fabric, model, optimizer, recipe)
                 optimizer.step()
@@ -291,7 +312,7 @@ def _backward(
     model: Any,
     batch: Tensor,
     labels: Tensor,
-    loss: MetricLoss,
+    loss: Callable[[Tensor, Tensor], Tensor],
     recipe: Recipe,
     from_stages: bool,
 ) -> Tensor:
@@ -303,9 +324,28 @@ def _backward(
         return large_batch_backward(
             model, batch, labels, loss, recipe.batch.chunk, distributed, fabric.backward, without_sync, embed_batch
         )
-    value: Tensor = loss(*gather(embed_batch(batch), labels, for_ddp=distributed))
+    value = loss(*gather(embed_batch(batch), labels, for_ddp=distributed))
     fabric.backward(value)
     return value.detach()
+
+
+def _in_batch_order(
+    loss: MetricLoss, sampler: ClassBatchSampler, device: torch.device
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the loss of gathered rows, put into the order that they have in one process.
+
+    SiMix draws a number for each pair in turn, and a queue keeps rows in turn: in another order they would be other
+    losses. All others would differ in rounding.
+    """
+    if sampler.world_size == 1:
+        return loss
+    order = torch.from_numpy(sampler.batch_order).to(device)
+
+    def ordered(embeddings: Tensor, labels: Tensor) -> Tensor:
+        value: Tensor = loss(embeddings[order], labels[order])
+        return value
+
+    return ordered
 
 
 def _share_gradients(fabric: Fabric, loss: MetricLoss) -> None:

@@ -210,7 +210,7 @@ class Recipe(_Section):
     pretrained_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """The share of the pretrained weights in the model that is kept, the trained ones having the rest; see
     `pretrained_share.py`."""
-    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    precision: Literal["32-true", "bf16-mixed", "16-mixed", "64-true"] = "32-true"
     """Of lightning-fabric; bfloat16 needs a CPU that supports it."""
     epochs: Positive = 10.0
     seed: Annotated[int, Field(ge=0, strict=True)] = 0

@@ -71,6 +71,11 @@ class RunFolder:
         return self.path / f"{pairs}-evaluation.json"
 
     @property
+    def stopped(self) -> Path:
+        """Why a training in several processes stopped: the sentence of the process that noticed first."""
+        return self.path / "stopped.txt"
+
+    @property
     def raw_evaluation(self) -> Path:
         """The evaluation of the vectors that a head was trained on, as they are, on the same classes."""
         return self.path / "raw-evaluation.json"

@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,13 +53,15 @@ class RecipeData:
     """None with `all_classes`."""
     notes: tuple[str, ...]
     """Sentences to show with the results."""
+    bad: tuple[tuple[Path, str], ...] = ()
+    """Files that were left out because they cannot be decoded, with the reasons."""
 
 
-def open_data(recipe: Recipe, check: bool = True) -> RecipeData:
+def open_data(recipe: Recipe, check: bool = True, bad: Sequence[tuple[Path, str]] | None = None) -> RecipeData:
     """Read the data of a recipe, and hold classes out.
 
     With `check` every image file is decoded. Files that cannot be decoded are an error that lists them, unless the
-    recipe says to leave them out.
+    recipe says to leave them out. Then they are looked for in any case, unless `bad` has them from another process.
     """
     settings = dict(recipe.data)
     if "name" not in settings:
@@ -69,21 +72,22 @@ def open_data(recipe: Recipe, check: bool = True) -> RecipeData:
         )
     data = load_data(settings.pop("name"), **settings)
     if recipe.skip_bad_images:
-        with progress_bar("checking images") as report:
-            data = without_bad(data, report=report)
+        bad = _find_bad(data) if bad is None else bad
+        data = without_bad(data, bad=bad)
     elif check:
         _refuse_bad(data)
+    bad = tuple(bad or ())
     for images in (data.train, data.test):
         as_labels(np.array(images.class_names))  # names that no file can hold are refused now, not after training
     if recipe.all_classes:
         everything = joined(data.train, data.test)
-        return RecipeData(_digest(everything), everything, None, None, (*data.notes, NOT_EVALUATED))
+        return RecipeData(_digest(everything), everything, None, None, (*data.notes, NOT_EVALUATED), bad)
     train, unseen = hold_out(data.train, recipe.evaluation.held_out, recipe.seed)
     for images in (data.test,) if unseen is None else (unseen, data.test):
         for pairs in recipe.evaluation.pairs:
             check_labels(images.labels, **recipe.evaluation.settings(pairs))
     unseen = data.test if unseen is None else unseen
-    return RecipeData(_digest(train, unseen, data.test), train, unseen, data.test, data.notes)
+    return RecipeData(_digest(train, unseen, data.test), train, unseen, data.test, data.notes, bad)
 
 
 def _digest(*sets: ImageSet) -> str:
@@ -95,9 +99,13 @@ def _digest(*sets: ImageSet) -> str:
     return digest.hexdigest()
 
 
-def _refuse_bad(data: DataSplit) -> None:
+def _find_bad(data: DataSplit) -> list[tuple[Path, str]]:
     with progress_bar("checking images") as report:
-        bad = [*find_bad_images(data.train, report=report), *find_bad_images(data.test, report=report)]
+        return [*find_bad_images(data.train, report=report), *find_bad_images(data.test, report=report)]
+
+
+def _refuse_bad(data: DataSplit) -> None:
+    bad = _find_bad(data)
     if bad:
         listed = [f"{path}: {reason}" for path, reason in bad[:_SHOWN]]
         more = [f"and {len(bad) - _SHOWN} more"] if len(bad) > _SHOWN else []

@@ -12,7 +12,15 @@ from torch import Tensor
 from isomargin.core.errors import DivergedError, InputError
 from isomargin.losses import MetricLoss
 from isomargin.models.embedder import Embedder
-from isomargin.training.checkpoint import Content, checkpoint_path, fitting, load_checkpoint, save_checkpoint
+from isomargin.training.agreement import together
+from isomargin.training.checkpoint import (
+    Content,
+    checkpoint_path,
+    fitting,
+    load_checkpoint,
+    read_checkpoint,
+    save_checkpoint,
+)
 from isomargin.training.run_folder import RunFolder, write_metrics
 from isomargin.training.schedule import Plateau
 
@@ -94,10 +102,25 @@ def save(
 
 
 def restore(
-    run: RunFolder, state: State, embedder: Embedder, loss: MetricLoss, optimizer: Any, schedule: Any, data: str
+    fabric: Fabric,
+    run: RunFolder,
+    state: State,
+    embedder: Embedder,
+    loss: MetricLoss,
+    optimizer: Any,
+    schedule: Any,
+    data: str,
 ) -> list[str]:
-    """Load the last good checkpoint; return what is wrong with newer ones."""
-    state.step, content, notes = load_checkpoint(run.checkpoints, CONTENT)
+    """Load the last good checkpoint, which the first process looks for; return what is wrong with newer ones."""
+    content: dict[str, Any] | None = None
+    notes: list[str] = []
+    with together(fabric):
+        if fabric.global_rank == 0:
+            state.step, content, notes = load_checkpoint(run.checkpoints, CONTENT)
+    state.step, notes = fabric.broadcast((state.step, notes))
+    with together(fabric):
+        if content is None:
+            content = read_checkpoint(checkpoint_path(run.checkpoints, state.step), CONTENT)
     if content["data"] != data:
         raise InputError(
             f"the items or classes are not those that {run.path} was started with: bring them back, or start a new run"
