@@ -23,7 +23,9 @@ Changes = Annotated[
 ]
 Devices = Annotated[int, typer.Option(min=1, help="Processes on this machine; not needed under torchrun.")]
 Accelerator = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Precision = Annotated[str | None, typer.Option(help="32-true, bf16-mixed or 16-mixed; by default that of the recipe.")]
+Precision = Annotated[
+    str | None, typer.Option(help="32-true, bf16-mixed, 16-mixed or 64-true; by default that of the recipe.")
+]
 Workers = Annotated[
     int | None, typer.Option(min=0, help="Processes that decode image files; by default the number of cores, up to 8.")
 ]

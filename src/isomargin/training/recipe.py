@@ -211,7 +211,7 @@ class Recipe(_Section):
     """The share of the pretrained weights in the model that is kept, the trained ones having the rest; see
     `pretrained_share.py`."""
     precision: Literal["32-true", "bf16-mixed", "16-mixed", "64-true"] = "32-true"
-    """Of lightning-fabric; bfloat16 needs a CPU that supports it."""
+    """Of lightning-fabric; bfloat16 needs a CPU that supports it. 64-true is for comparing runs."""
     epochs: Positive = 10.0
     seed: Annotated[int, Field(ge=0, strict=True)] = 0
 
