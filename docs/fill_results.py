@@ -19,9 +19,10 @@ choice. `raw=changes` adds how the first choice changes them. `plain+local` is p
 `glance` is a table of several experiments: how much some choices of the training change one score, by loss and setting,
 and how many of the changes are statistically significant, that is, have a 95% confidence interval without zero: these
 are in bold. A dagger marks those that are still significant at 5% after Holm's correction over all comparisons of the
-table. A loss that several of the experiments have in a setting is taken from the first of them.
+table. A loss that several of the experiments have in a setting is taken from the first of them. A setting that is
+trained longer in one of them has columns of its own, named by what follows a colon.
 
-    <!-- table: glance of=base-losses/cub-heads,convergence/omniglot training=tcm,alignment column=opis -->
+    <!-- table: glance of=base-losses/cub-heads,convergence/omniglot:long training=tcm,alignment column=opis -->
     <!-- end -->
 
 `correlation` is a sentence: Spearman's rank correlation of the error 1 - recall@1 and OPIS over the runs of an
@@ -179,15 +180,40 @@ def plain_table(groups: dict[tuple[str, ...], list[Row]], columns: list[str]) ->
 
 
 def read_cases(sources: str, trainings: str) -> Cases:
-    """Read the rows of trainings by setting and loss, from sources such as `base-losses/cub-heads,splits/cub-heads`."""
+    """Read the rows of trainings by setting and loss, from sources such as `base-losses/cub-heads,splits/cub-heads`.
+
+    `convergence/omniglot:long` adds the losses that `omniglot` does not have yet, as those of `omniglot long`.
+    """
     cases: Cases = {}
+    known: set[tuple[str, str]] = set()
     for source in sources.split(","):
-        experiment, setting = source.split("/")
-        new: Cases = {}
-        for row in read(experiment, {"setting": setting, "training": trainings}):
-            new.setdefault((setting, row["loss"]), {})[row["training"]] = row
-        cases = {**new, **cases}
+        experiment, setting, _ = parts_of(source)
+        rows = [
+            row
+            for row in read(experiment, {"setting": setting, "training": trainings})
+            if (setting, row["loss"]) not in known
+        ]
+        for row in rows:
+            cases.setdefault((column_of(source), row["loss"]), {})[row["training"]] = row
+        known |= {(setting, row["loss"]) for row in rows}
     return cases
+
+
+def parts_of(source: str) -> tuple[str, str, str]:
+    """Divide a source into its experiment, its setting and what makes the setting another one here, if anything."""
+    experiment, _, rest = source.partition("/")
+    setting, _, other = rest.partition(":")
+    return experiment, setting, other
+
+
+def column_of(source: str) -> str:
+    """Name the columns of a source.
+
+    >>> column_of("convergence/omniglot:long"), column_of("two-sides/omniglot")
+    ('omniglot long', 'omniglot')
+    """
+    _, setting, other = parts_of(source)
+    return f"{setting} {other}".strip()
 
 
 def losses_of(cases: Cases) -> list[str]:
@@ -199,7 +225,7 @@ def glance(wanted: dict[str, str]) -> str:
     """Make a table of several experiments: the changes of a score by loss and setting, and how many are significant."""
     trainings, column = wanted["training"].split(","), wanted["column"]
     cases = read_cases(wanted["of"], wanted["training"])
-    settings = list(dict.fromkeys(source.split("/")[1] for source in wanted["of"].split(",")))
+    settings = list(dict.fromkeys(map(column_of, wanted["of"].split(","))))
     heads = ["loss", *(f"{setting}: {name(training)}" for setting in settings for training in trainings)]
     wanted_rows = [row for rows in cases.values() for training, row in rows.items() if training in trainings]
     corrected = dict(zip(map(id, wanted_rows), holm([p_value(row, column) for row in wanted_rows]), strict=True))

@@ -79,6 +79,11 @@ def test_a_glance_marks_what_is_significant_alone_and_among_all_its_comparisons(
     counts = "with TCM 1 of 3 are significantly lower (1 after the correction) and 1 higher (0)."
     assert lines[-1].startswith(f"OPIS, of all cases: {counts} Bold: ")
     assert lines[-1].endswith("after Holm's correction over all 3 comparisons of the table.")
+    page = page.replace("long/b", "long/b:later")
+    assert filler.filled(page).splitlines()[3:5] == [
+        "| ArcFace | **−20%**† | – | −4% |",
+        "| Smooth-AP | – | **+10%** | – |",
+    ]
 
 
 def test_holms_correction_is_that_of_an_independent_implementation():
