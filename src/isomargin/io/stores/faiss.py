@@ -26,7 +26,7 @@ def read_faiss(index: Any, page: int) -> Rows:
     index = faiss.downcast_index(index)
     ids = None
     if hasattr(index, "id_map"):  # IndexIDMap and IndexIDMap2
-        ids, index = faiss.vector_to_array(index.id_map), faiss.downcast_index(index.index)
+        ids, index = np.asarray(faiss.vector_to_array(index.id_map)), faiss.downcast_index(index.index)
     try:
         if isinstance(index, faiss.IndexIVF):
             index.make_direct_map()  # from the order of addition to the lists that vectors are in
@@ -43,4 +43,6 @@ def read_faiss(index: Any, page: int) -> Rows:
 def _pages(index: Any, ids: npt.NDArray[np.int64] | None, page: int) -> Iterator[Page]:
     for start in range(0, index.ntotal, page):
         count = min(page, index.ntotal - start)
-        yield Page(index.reconstruct_n(start, count), None, None if ids is None else ids[start : start + count])
+        # An array also after `faiss.contrib.torch_utils` was imported, with which faiss returns tensors.
+        vectors = np.asarray(index.reconstruct_n(start, count))
+        yield Page(vectors, None, None if ids is None else ids[start : start + count])
