@@ -91,6 +91,18 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(run, files, options, m
     assert not (files / "evaluation.json").exists()
 
 
+def test_a_threshold_is_chosen_with_few_probes(run, files):
+    vectors, labels = load(files / "probes.npz")
+    np.savez(files / "few.npz", embeddings=vectors[::120], labels=labels[::120])  # four probes: 117 negatives
+    vectors, labels = load(files / "gallery.npz")
+    few = np.isin(labels, ["person 0", "person 10", "person 20"])
+    np.savez(files / "small.npz", embeddings=vectors[few], labels=labels[few])
+    options = ["--gallery", files / "small.npz", "--fpir", 1 - 1e-9, "--draws", 100, "--json"]
+    code, out, err = run("threshold", files / "few.npz", *options)
+    assert code == 0, err
+    assert json.loads(out)["gallery"]["unknown_probes"] == 1
+
+
 def test_templates_are_the_unit_means_of_unit_vectors(run, files):
     code, out, _ = run("templates", files / "gallery.npz", "-o", files / "templates.npz")
     assert code == 0

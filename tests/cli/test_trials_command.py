@@ -145,7 +145,14 @@ def test_thresholds_of_trials_have_cards(saved, run):
     code, output, _ = run("threshold", saved / "score.json", "--score", 0.4, "--json")
     assert code == 0
     assert json.loads(output)["threshold"] == {"score": 0.4}
-    assert run("threshold", saved / "score.json", "--far", 0.1, "--unseen")[0] == 0
+    assert "Nothing is promised for unseen groups" in cards["score"].summary()
+    code, output, _ = run("threshold", saved / "score.json", "--far", 0.1, "--unseen")
+    assert code == 0
+    assert "the expected FAR of an unseen group is at most 10%" in output
+    assert "its negative trials are drawn as those of the calibration groups were" in output
+    assert "class" not in output
+    code, output, _ = run("transfer", saved / "score-card.json", saved / "score.json")
+    assert output.splitlines()[1].split()[:2] == ["set", "groups"]
 
 
 def test_models_on_the_same_list_are_compared(saved, made, run):
@@ -156,6 +163,7 @@ def test_models_on_the_same_list_are_compared(saved, made, run):
     assert code == 0, error
     assert "noisy's OPIS" in output
     assert "EER is" in output
+    assert "25 groups, paired bootstrap over groups" in output
 
 
 @pytest.mark.parametrize(
@@ -171,6 +179,10 @@ def test_models_on_the_same_list_are_compared(saved, made, run):
         ("compare {saved}/alone.json {saved}/alone2.json", "these trials have no groups"),
         ("transfer {saved}/score-card.json {saved}/distance.json", "on different scales"),
         ("transfer {saved}/distance.json {saved}/pairs.json", "compares all pairs of items"),
+        ("threshold {saved}/score.json --far 0.01 --unseen", "with 25 groups that have negative pairs no less than"),
+        ("check {saved}/score-card.json {saved}/voices.npz", "evaluate a new list"),
+        ("check {saved}/score-card.json {saved}/voices.npz --gallery {saved}/voices.npz", "evaluate a new list"),
+        ("canaries {saved}/voices.npz --card {saved}/score-card.json", "so it needs no canaries"),
     ],
 )
 def test_what_does_not_carry_over_is_said_in_one_sentence(saved, made, run, arguments, sentence):

@@ -163,6 +163,16 @@ def test_uneven_fars_are_found_and_the_remedy_helps():
     assert "far_spread" not in found(better)
 
 
+def test_no_range_of_fars_is_given_where_every_class_has_few_pairs():
+    evaluation = evaluate(crowded(), target_far=4e-4)
+    assert evaluation.far_within_two.classes == 0
+    finding = found(evaluation)["far_spread"]
+    assert finding.sentence == (
+        "Class FARs differ by more than chance explains at the one threshold for FAR 0.04%, but classes have too few "
+        "pairs to say by how much."
+    )
+
+
 def test_uneven_fars_are_not_mentioned_where_a_stricter_threshold_has_lower_rates():
     evaluation = evaluate(around(directions(CLASSES, 0), 0.2))
     assert rate_spreads(evaluation)[0] > 0.5

@@ -391,6 +391,11 @@ def test_with_one_probe_per_class_scores_over_classes_are_absent_with_a_note(tmp
     assert im.Evaluation.load(tmp_path / "gallery.json").at_fpir(0.2).fnir == evaluation.at_fpir(0.2).fnir
     card = im.make_card(im.choose_threshold(evaluation, fpir=0.2, draws=100), evaluation)
     assert "FNIR" in card.summary()
+    with pytest.warns(UserWarning, match="no enrolled class has two known probes"):
+        noisier = im.evaluate_gallery(items, np.arange(30), generator.permuted(probes, axis=0), np.arange(40), **RANGE)
+    comparison = im.compare({"one": evaluation, "noisier": noisier}, draws=100)
+    assert comparison.sentence("noisier").startswith("noisier's FNIR is")
+    assert comparison.least_p_value == 1 / 101
     with pytest.raises(im.InputError, match="no class with two known probes"):
         im.write_report(evaluation, tmp_path / "report.html")
 

@@ -435,6 +435,15 @@ def test_rates_that_hold_on_items_that_differ_are_said_to_do_so(world, card):
     assert "The items differ from the card's" in check.summary()
 
 
+@pytest.mark.parametrize(("against", "said"), [("same_classes", True), ("new_classes", False), ("either", False)])
+def test_items_are_said_to_differ_if_the_null_hypothesis_that_decides_is_rejected(world, card, against, said):
+    labels = world.generator.integers(0, 12, 400)  # some of the classes: another mix of the same ones
+    check = im.check_card(card, world.items(labels), labels, against=against, classes=12, draws=100)
+    assert check.holds
+    assert [bool(result.failed) for result in check.drift] == [True, False]
+    assert ("The items differ from the card's" in check.summary()) == said
+
+
 def test_both_null_hypotheses_are_tested_by_every_statistic(card, world):
     reference = Reference.from_values(card.reference)
     vectors, _ = world.sample(300)

@@ -118,12 +118,23 @@ def test_the_command_takes_class_thresholds_and_the_card_names_them(run, sets, t
     fitted = im.ClassThresholds(shrink=0.5, weights=(0.25, 0.25)).fit(items, enrolled)
     fitted.save(tmp_path / "thresholds.json")
     options = ["--gallery", tmp_path / "gallery.npz", "--class-thresholds", tmp_path / "thresholds.json"]
-    code, out, _ = run("threshold", tmp_path / "probes.npz", *options, "--fpir", 0.05, "-o", tmp_path / "card.json")
+    code, out, err = run("threshold", tmp_path / "probes.npz", *options, "--fpir", 0.05, "-o", tmp_path / "card.json")
     assert code == 0
+    assert "note: gallery and probes: 1,000 of 1,000 embeddings do not have length one" in " ".join(out.split())
+    assert "note:" not in err  # the card has the notes
     assert "minus the offset of the class" in out
+    assert "equalized" not in out
     evaluation = im.evaluate_gallery(*sets, class_thresholds=fitted, progress=None)
     card = im.ThresholdCard.load(tmp_path / "card.json")
     assert card.distance == pytest.approx(evaluation.at_fpir(0.05).distance)
+    assert card.threshold["cosine_minus_offset"] == pytest.approx(1 - card.distance * abs(card.distance) / 2)
+    assert card.accept_when == {"cosine_minus_offset": "at least", "offset_distance": "at most"}
+    code, _, err = run("threshold", tmp_path / "probes.npz", *options, "--cosine", 0.5)
+    assert code == 2
+    assert "but these pairs have another, cosine minus offset" in err
+    assert len(err.strip().splitlines()) == 1
+    _, out, _ = run("canaries", tmp_path / "probes.npz", "--card", tmp_path / "card.json")
+    assert "NEW.npz --gallery GALLERY.npz --class-thresholds THRESHOLDS.json --canaries AGAIN.npz" in out
     assert card.equalizer["digest"] == evaluation.equalizer["digest"]
     code, out, _ = run("check", tmp_path / "card.json", tmp_path / "probes.npz", *options, "--draws", 100)
     assert code == 0

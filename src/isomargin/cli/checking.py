@@ -167,11 +167,11 @@ def canaries(
     with writing(place):
         chosen.save(place)
     kind = "by their ids" if ids is not None else "by the numbers of their rows, because the file has no ids"
-    of_gallery = " --gallery GALLERY.npz" if opened.comparison == "gallery" else ""
+    needed = needed_options(opened)
     print(f"{len(chosen.ids):,} canaries written to {place}, named {kind}")
     print(
         f"Later: embed the same items again, save them with their ids, and run\n"
-        f"  isomargin check {card} NEW.npz{of_gallery} --canaries AGAIN.npz"
+        f"  isomargin check {card} NEW.npz{needed} --canaries AGAIN.npz"
     )
 
 
@@ -196,6 +196,19 @@ def snippet(
 ) -> None:
     """Print the few lines of Python that apply a card's threshold in a search engine, on the engine's own scale."""
     print(the_card(card).snippet(engine, metric=metric, name=name, equalizer=equalizer), end="")
+
+
+def needed_options(card: "ThresholdCard") -> str:
+    """Return the options that a check of this card needs, with names in place of files."""
+    from isomargin.thresholds.same_shifts import parts_of
+
+    parts = parts_of(card.equalizer)
+    needed = {
+        " --gallery GALLERY.npz": card.comparison == "gallery",
+        " --equalizer EQUALIZER.json": "equalizer" in parts,
+        " --class-thresholds THRESHOLDS.json": "class_thresholds" in parts,
+    }
+    return "".join(option for option, wanted in needed.items() if wanted)
 
 
 def beside(card: Path) -> Path:

@@ -1,6 +1,5 @@
 """Options and reading for galleries: probes in one file, enrolled items in another."""
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,11 +14,11 @@ from isomargin.cli.opening import (
     ReadOptions,
     kind_of,
     open_embeddings,
+    rates_for,
     read_options,
     without_warnings,
 )
 from isomargin.core.errors import InputError
-from isomargin.core.text import printable
 from isomargin.io.stores.address import as_path
 
 if TYPE_CHECKING:
@@ -180,17 +179,16 @@ def evaluate_with_gallery(
 def open_gallery(
     path: Path, options: ReadOptions, gallery: GalleryOptions
 ) -> "tuple[Evaluation, EmbeddingSet, EmbeddingSet | None]":
-    """Evaluate a file of probes with a gallery, with the default settings; notes go to standard error.
+    """Evaluate a file of probes with a gallery, with the default settings, or at larger rates if probes are few.
 
     Returns the evaluation, the probes, and the enrolled items; None if one is left out.
     """
     if kind_of(path) not in ("embeddings", "run"):
         raise InputError(f"{path} has no embeddings to compare with a gallery: give a file of embeddings")
     probes, enrolled = open_embeddings(path, options), read_enrolled(options, gallery)
-    evaluation = evaluate_with_gallery(probes, options, gallery, enrolled)
-    for note in evaluation.all_notes:
-        print(printable(f"note: {path}: {note}"), file=sys.stderr)
-    return evaluation, probes, enrolled
+    items = probes if enrolled is None else enrolled
+    rates = rates_for(len(probes.labels) * (len(set(items.labels.tolist())) - 1))
+    return evaluate_with_gallery(probes, options, gallery, enrolled, **rates), probes, enrolled
 
 
 def templates(

@@ -213,21 +213,24 @@ def open_equalizer(path: Path) -> "Equalizer":
     return Equalizer.load(path)
 
 
-def open_source(path: Path, options: ReadOptions = AS_USUAL) -> "Source":
-    """Read what a report shows: the evaluation, and the embeddings if there are any."""
+def open_source(path: Path, options: ReadOptions = AS_USUAL, notes: bool = True) -> "Source":
+    """Read what a report shows: the evaluation, and the embeddings if there are any.
+
+    Without ``notes`` those of the evaluation are not printed, because what is made from it has them.
+    """
     from isomargin.report.sources import Source
 
     kind = kind_of(path)
     if kind == "embeddings":
         embeddings = open_embeddings(path, options)
         shifts = shifts_of(path, embeddings, options)
-        return Source(evaluate_embeddings(path, embeddings, options, shifts), embeddings, shifts=shifts)
+        return Source(evaluate_embeddings(path, embeddings, options, shifts, notes), embeddings, shifts=shifts)
     if kind == "run" and RunFolder(path).embeddings.is_file():
         if options.equalizer is None:
             return Source(open_evaluation(path, options), open_embeddings(path), path)
         embeddings = open_embeddings(path)
         shifts = shifts_of(path, embeddings, options)
-        return Source(evaluate_embeddings(path, embeddings, options, shifts), embeddings, path, shifts)
+        return Source(evaluate_embeddings(path, embeddings, options, shifts, notes), embeddings, path, shifts)
     return Source(open_evaluation(path, options), None, path if kind == "run" else None)
 
 
@@ -296,11 +299,16 @@ def equalizing(options: ReadOptions, shifts: "Shifts | None") -> dict[str, Any]:
 
 
 def evaluate_embeddings(
-    path: Path, embeddings: "EmbeddingSet", options: ReadOptions = AS_USUAL, shifts: "Shifts | None" = None
+    path: Path,
+    embeddings: "EmbeddingSet",
+    options: ReadOptions = AS_USUAL,
+    shifts: "Shifts | None" = None,
+    notes: bool = True,
 ) -> "Evaluation":
-    """Evaluate with the default settings, or at larger rates if there are few pairs; notes go to standard error.
+    """Evaluate with the default settings, or at larger rates if there are few pairs.
 
-    ``shifts`` are those of `shifts_of`, if they are known already.
+    ``shifts`` are those of `shifts_of`, if they are known already. The notes of the evaluation go to standard error,
+    unless ``notes`` is false.
     """
     from isomargin.measure.evaluate import evaluate
 
@@ -309,7 +317,7 @@ def evaluate_embeddings(
     evaluation = without_warnings(
         evaluate, embeddings.vectors, embeddings.labels, **rates, **equalizing(options, known)
     )
-    for note in evaluation.all_notes:
+    for note in evaluation.all_notes if notes else ():
         print(printable(f"note: {path}: {note}"), file=sys.stderr)
     return evaluation
 
@@ -319,7 +327,11 @@ def resolvable_rates(labels: Any) -> dict[str, Any]:
     import numpy as np
 
     _, sizes = np.unique(labels, return_counts=True)
-    negatives = int((sizes * (len(labels) - sizes)).sum()) // 2
+    return rates_for(int((sizes * (len(labels) - sizes)).sum()) // 2)
+
+
+def rates_for(negatives: int) -> dict[str, Any]:
+    """Return rates for an evaluation with this many negative pairs, if the default ones need more; else nothing."""
     least = 1 / max(negatives, 1)
     if least <= SMALLEST_FAR:
         return {}

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from isomargin.core.json_values import null_for_nan
 from isomargin.core.text import PARAGRAPH, percent, printable, shortened
-from isomargin.measure.pairs.axis import ScoreAxis, similarity_name, similarity_of
+from isomargin.measure.pairs.axis import ScoreAxis, similarity_of
 from isomargin.measure.scores.registry import find_score, scores_of
 from isomargin.measure.settings import TEMPLATE_WORDS, UNITS, of_groups
 
@@ -83,7 +83,7 @@ def scores_table(evaluation: "Evaluation", intervals: "Mapping[str, Interval]", 
         "verification": [
             (
                 f"threshold for FAR {percent(settings.target_far, 6)}",
-                as_threshold(evaluation.target.distance, axis, similarity_name(evaluation.equalizer)),
+                as_threshold(evaluation.target.distance, axis),
             )
         ],
         "identification": identification_rows(evaluation),
@@ -155,7 +155,7 @@ def identification_rows(evaluation: "Evaluation") -> list[tuple[str, str]]:
     return [
         (
             f"threshold for FPIR {target}",
-            as_threshold(point.distance, evaluation.axis, similarity_name(evaluation.equalizer)) + also,
+            as_threshold(point.distance, evaluation.axis) + also,
         ),
         (f"margin alone for FPIR {target}", f"similarity {by_margin.margin:.4f} above the second class"),
     ]
@@ -211,18 +211,15 @@ def sampled(evaluation: "Evaluation") -> str:
     return "" if evaluation.settings.pairs == "all" else " (sampled)"
 
 
-def as_threshold(distance: float, axis: ScoreAxis, similarity: str = "equalized similarity") -> str:
+def as_threshold(distance: float, axis: ScoreAxis) -> str:
     """Format a distance with the similarity that it corresponds to, or as a score if scores were given.
-
-    ``similarity`` is what to call it, if cosines were shifted.
 
     >>> as_threshold(1.0, ScoreAxis("l2_distance", 0.0, 2.0)), as_threshold(-0.75, ScoreAxis("similarity_score", -1, 0))
     ('distance 1.0000 (cosine 0.5000)', 'score at least 0.7500')
     """
     if not axis.has_similarities:
         return f"score at {'least' if axis.name == 'similarity_score' else 'most'} {axis.shown(distance):.4f}"
-    kind = "cosine" if axis.name == "l2_distance" else similarity
-    return f"distance {distance:.4f} ({kind} {similarity_of(distance):.4f})"
+    return f"distance {distance:.4f} ({axis.similarity_name} {similarity_of(distance):.4f})"
 
 
 def classes_table(evaluation: "Evaluation", number: int, by: str) -> RenderableType:
@@ -268,7 +265,7 @@ def transfer_table(transfer: "Transfer") -> RenderableType:
     table = Table(box=None, pad_edge=False)
     table.add_column("set", min_width=11)
     for header in ("classes", "FAR", "FRR", "accuracy", "FAR *", "FRR *", "own"):
-        table.add_column(header, justify="right", no_wrap=True)
+        table.add_column(of_groups(header, transfer.comparison), justify="right", no_wrap=True)
     for place, row in enumerate(transfer.rows):
         rates = (row.far, row.far_difference), (row.frr, row.frr_difference), (row.accuracy, row.accuracy_difference)
         cells = [f"{rate:.2%}" + (f" ({100 * difference:+.2f})" if place else "") for rate, difference in rates]
@@ -281,6 +278,7 @@ def transfer_table(transfer: "Transfer") -> RenderableType:
         "*: the rate that one class in twenty exceeds. own: the threshold at which the set has the FAR of the "
         "calibration set"
     )
+    below = of_groups(below, transfer.comparison)
     title = f"one threshold for all: {as_threshold(transfer.distance, transfer.axis)}"
     return Group(Text(title, style="bold"), table, paragraph(below))
 
@@ -306,7 +304,7 @@ def differences_table(comparison: "Comparison", name: str) -> RenderableType:
             ("≤" if row.p_value <= comparison.least_p_value else "") + f"{row.p_value:.2g}",
             style=style,
         )
-    title = f"{comparison.classes:,} classes, paired bootstrap over classes"
+    title = of_groups(f"{comparison.classes:,} classes, paired bootstrap over classes", comparison.compared)
     return Group(Text(title, style="bold"), table)
 
 

@@ -154,7 +154,7 @@ def threshold(
         about = {"embeddings": probes, "gallery": enrolled, "equalizer": options.equalizer}
         about["class_thresholds"] = open_class_thresholds(class_thresholds)
     else:
-        opened = open_source(file, options)
+        opened = open_source(file, options, notes=False)
         evaluation, about = opened.evaluation, {"embeddings": opened.embeddings, "shifts": opened.shifts}
     check_cosine(cosine, evaluation)
     check_scale(distance, score, evaluation)
@@ -326,11 +326,14 @@ def check_scale(distance: float | None, score: float | None, evaluation: "Evalua
 
 
 def check_cosine(cosine: float | None, evaluation: "Evaluation") -> None:
-    """Refuse a cosine as the threshold of equalized similarities or of scores, which are something else."""
+    """Refuse a cosine as the threshold of shifted similarities or of scores, which are something else."""
     if cosine is not None and not evaluation.axis.has_similarities:
         raise InputError("--cosine is a similarity of embeddings, but these trials have scores: give --score")
     if cosine is not None and evaluation.equalizer is not None:
-        raise InputError("--cosine is a plain similarity, but these are equalized: give --distance, on their own axis")
+        raise InputError(
+            f"--cosine is a plain similarity, but these pairs have another, {evaluation.axis.similarity_name}: give "
+            "--distance, on its own axis"
+        )
 
 
 def check_card_place(output: Path, sources: list[Path]) -> None:

@@ -15,6 +15,7 @@ from isomargin.core.text import percent
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.scores.registry import find_score
 from isomargin.measure.settings import COMPARED, Settings
+from isomargin.measure.settings import Comparison as Compared
 from isomargin.measure.statistics.gallery_resampling import make_resampler
 from isomargin.measure.statistics.intervals import (
     Interval,
@@ -79,19 +80,23 @@ class Comparison:
     """Number of classes."""
     least_p_value: float
     """The smallest p value that this number of draws and classes can give."""
+    compared: Compared = "all_pairs"
+    """What was compared: all pairs of items, probes with a gallery, or the trials of a list, whose groups are the
+    classes."""
     notes: tuple[str, ...] = ()
     """What the user should know about the comparison."""
 
     def sentence(self, name: str) -> str:
-        """Describe in one sentence how a model's OPIS and recall@1 differ from the first model's."""
+        """Describe in one sentence how a model's OPIS, FNIR and recall@1 differ from the first model's."""
         rows = {row.score: row for row in self.others[name]}
-        parts = [self.phrase(f"{name}'s OPIS", rows["opis"])]
+        named = {"opis": "OPIS", "fnir": "FNIR"}  # a gallery of one probe per class has no OPIS
+        parts = [self.phrase(title, rows[score]) for score, title in named.items() if score in rows]
         recall = next((score for score in rows if score.startswith("recall@")), None)
         if recall is not None:
             parts.append(self.phrase(recall, rows[recall]))
         elif "min_dcf" in rows:  # trials
             parts.append(self.phrase("EER", rows["eer"]))
-        return "; ".join(parts)
+        return f"{name}'s " + "; ".join(parts)
 
     def phrase(self, subject: str, row: Difference) -> str:
         """Describe how one score differs, or that the difference is not statistically significant."""
@@ -172,7 +177,8 @@ def compare(
     weights = make_resampler(first).draw(draws, seed)
     # If no draw crosses zero, p is still at least 1 in that many draws. And with few classes, all of them may differ in
     # the same direction by chance.
-    least = max(1 / (draws + 1), 2.0 ** (1 - len(first.curves.classes)))
+    classes = len(first.with_curve) if first.has_curves else int((first.sizes > 0).sum())
+    least = max(1 / (draws + 1), 2.0 ** (1 - classes))
     start = Scores(first, weights)
     return Comparison(
         first=first_name,
@@ -180,6 +186,7 @@ def compare(
         confidence=confidence,
         classes=first.class_count,
         least_p_value=least,
+        compared=first.comparison,
         notes=(*notes_on_sizes(evaluations), *note_on_few_classes(first)),
     )
 

@@ -127,6 +127,11 @@ def uneven_rates(evaluation: "Evaluation") -> Finding | None:
     if far_spread > FAR_SPREAD:
         far = percent(evaluation.settings.target_far)
         sentence = f"Class FAR goes from {value_range(point.class_far)} at the one threshold for FAR {far}."
+        if not evaluation.far_within_two.classes:  # the range of such rates would be mostly chance
+            sentence = (
+                f"Class FARs differ by more than chance explains at the one threshold for FAR {far}, but classes have "
+                "too few pairs to say by how much."
+            )
         return Finding("far_spread", sentence, after_equalizing(evaluation) if evaluation.equalizer else equalize)
     if frr_spread > FRR_SPREAD:
         alike = "Class FARs are alike, but class" if evaluation.far_within_two.classes else "Class"

@@ -10,7 +10,7 @@ from isomargin.core import checks
 from isomargin.core.errors import InputError
 from isomargin.core.json_values import digest
 from isomargin.measure.evaluate import EqualizesSimilarity
-from isomargin.measure.pairs.axis import ScoreAxis, similarity_of
+from isomargin.measure.pairs.axis import AxisName, ScoreAxis, similarity_of
 from isomargin.measure.pairs.distances import Floats
 from isomargin.measure.pairs.gallery_inputs import GalleryData, Template
 
@@ -103,7 +103,8 @@ def subtract_offsets(data: GalleryData, class_thresholds: HasClassOffsets) -> Ga
     """Subtract the offset of each class from the similarities to it, beside the shifts that there are."""
     offsets = class_thresholds.offsets_for(data.names, data.template, data.rows.shape[1])
     lowest, highest = similarity_of(data.axis.highest), similarity_of(data.axis.lowest)
-    axis = ScoreAxis.equalized(lowest - offsets.max(), highest - offsets.min())
+    name: AxisName = "equalized_distance" if data.axis.name == "equalized_distance" else "offset_distance"
+    axis = ScoreAxis.equalized(lowest - offsets.max(), highest - offsets.min(), name)
     rows = np.zeros(len(data.rows)) if data.row_shifts is None else data.row_shifts
     probes = np.zeros(len(data.probes)) if data.probe_shifts is None else data.probe_shifts
     same = class_thresholds.were_fitted_on(data.rows, data.names[data.row_class])

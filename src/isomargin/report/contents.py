@@ -11,7 +11,6 @@ from isomargin.core.errors import InputError
 from isomargin.core.text import printable
 from isomargin.measure.comparison import MUST_AGREE, Comparison, compare
 from isomargin.measure.evaluation import Evaluation
-from isomargin.measure.pairs.axis import similarity_name
 from isomargin.measure.pairs.distances import Floats
 from isomargin.measure.scores.curves import first_rate
 from isomargin.measure.scores.registry import find_score
@@ -143,7 +142,7 @@ def run_values(
         "columns": columns(evaluation),
         "thresholds": stops.distances.tolist(),
         "axis": [evaluation.axis.lowest, evaluation.axis.highest],
-        "similarity_name": similarity_name(evaluation.equalizer),
+        "similarity_name": evaluation.axis.similarity_name,
         "presets": [[far, stop] for far, stop in sorted(stops.presets.items())],
         "equal_error": int(np.argmin(np.abs(stops.distances - evaluation.eer_distance))),
         "positives": pack_increments(stops.positives),

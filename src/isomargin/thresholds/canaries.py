@@ -20,6 +20,7 @@ from isomargin.measure.evaluate import EqualizesSimilarity
 from isomargin.measure.pairs.axis import similarity_of
 from isomargin.measure.pairs.distances import Floats
 from isomargin.measure.pairs.inputs import as_float64, as_matrix
+from isomargin.measure.settings import COMPARED
 from isomargin.thresholds.card import ThresholdCard
 from isomargin.thresholds.reference import chosen_units
 
@@ -94,6 +95,11 @@ class Canaries:
         cls, card: ThresholdCard, embeddings: Any, ids: Any = None, number: int = CANARIES, seed: int = 0
     ) -> "Canaries":
         """Draw items at random from those on which the card was measured."""
+        if card.comparison == "trials":
+            raise InputError(
+                f"the card is for {COMPARED['trials']}, which cannot be checked, so it needs no canaries: give a card "
+                "of embeddings"
+            )
         matrix = as_matrix(embeddings)
         checks.whole(number, "number", FEWEST)
         if len(matrix) < FEWEST:

@@ -156,13 +156,13 @@ class ThresholdCard:
 
     @property
     def distance(self) -> float:
-        """The threshold as a distance on its axis: L2 distance between unit vectors, or equalized distance.
+        """The threshold as a distance on its axis: L2 distance between unit vectors, or that of shifted cosines.
 
         Where scores were given it is the score, or minus the score if higher scores are more similar.
         """
         if "score" in self.threshold:
             return -self.threshold["score"] if self.score_axis == "similarity_score" else self.threshold["score"]
-        return self.threshold["l2" if self.equalizer is None else "equalized_distance"]
+        return self.threshold["l2" if self.equalizer is None else self.score_axis]
 
     @property
     def sha256(self) -> str:

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from isomargin.core.text import PARAGRAPH, percent, printable, shortened
-from isomargin.measure.settings import TEMPLATE_WORDS, UNITS
+from isomargin.measure.settings import TEMPLATE_WORDS, UNITS, of_groups
 from isomargin.thresholds.conversions import UNIT_VECTORS_ONLY
 from isomargin.thresholds.threshold_choice import QUANTILES
 
@@ -42,7 +42,7 @@ def summary(card: "ThresholdCard") -> str:
             "",
             *measured_lines(card),
             *worst_lines(card),
-            *(promise_lines(card.promise) if has_classes(card) else []),
+            *(promise_lines(card.promise, card.comparison) if has_classes(card) else []),
             *calibration_lines(card.calibration),
             *([] if card.model is None else wrapped(f"Model: {card.model}", "")),
         ]
@@ -217,14 +217,15 @@ def class_lines(title: str, classes: list[dict[str, Any]], units: str = "items")
     return [f"{title:<42}{units.split()[-1]:>10}{'FAR':>10}{'FRR':>10}", *rows]
 
 
-def promise_lines(promise: dict[str, Any] | None) -> list[str]:
+def promise_lines(promise: dict[str, Any] | None, comparison: str) -> list[str]:
     """Format the promise and its assumptions."""
+    unseen = of_groups("unseen classes", comparison)
     if promise is None:
-        return ["Nothing is promised for unseen classes: use --unseen or --delta for a promise."]
+        return [f"Nothing is promised for {unseen}: use --unseen or --delta for a promise."]
     assumptions = promise.get("assumptions", [])
     assumed = [line for assumption in assumptions for line in wrapped(str(assumption), "    ", "- ")]
     return [
-        "For unseen classes",
+        f"For {unseen}",
         *wrapped(str(promise.get("what", "see the card"))),
         *(["  provided that", *assumed] if assumed else []),
     ]

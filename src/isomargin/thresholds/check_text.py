@@ -73,9 +73,8 @@ def headline(check: "CardCheck") -> str:
         other = titles["new_classes" if "same_classes" in rejected else "same_classes"]
         return f"The card holds if these are {other}; they are not {titles[min(rejected)]}."
     if check.holds and check.rates is not None:
-        differ = (
-            " The items differ from the card's all the same (below)." if rejected == set(null_titles(check)) else ""
-        )
+        expected = set(null_titles(check)) if check.against == "either" else {check.against}
+        differ = " The items differ from the card's all the same (below)." if expected <= rejected else ""
         return f"The card holds: its rates are not significantly worse.{differ}"
     return f"The card {'holds' if check.holds else 'does not hold'}: {CAUSES[check.cause]}."
 

@@ -257,8 +257,13 @@ def check_card(
 
 
 def check_comparison(card: ThresholdCard, with_gallery: bool) -> None:
-    """Refuse the card of a gallery without one, and another card with a gallery."""
+    """Refuse the card of trials, the card of a gallery without one, and another card with a gallery."""
     compared = COMPARED[card.comparison]
+    if card.comparison == "trials":
+        raise InputError(
+            f"the card is for {compared}, which cannot be checked: evaluate a new list with "
+            "`isomargin evaluate --trials`"
+        )
     if with_gallery and card.comparison != "gallery":
         raise InputError(
             f"the card is for {compared} and not for a gallery: {MAKE_FOR_GALLERY}, or leave out --gallery"
@@ -271,11 +276,6 @@ def check_comparison(card: ThresholdCard, with_gallery: bool) -> None:
 
 def reference_of(card: ThresholdCard) -> Reference | ProbeReference:
     """Return what the card keeps of its own set, and refuse a card that keeps nothing."""
-    if card.comparison == "trials":
-        raise InputError(
-            f"the card is for {COMPARED['trials']}, which cannot be checked: evaluate a new list with "
-            "`isomargin evaluate --trials`"
-        )
     if card.reference is None and card.comparison == "gallery":
         left_out = (
             "its probes were the enrolled items"

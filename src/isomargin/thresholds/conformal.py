@@ -19,7 +19,7 @@ from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.identification import NO_UNKNOWN
 from isomargin.measure.pairs.distances import ClassDistances, Floats, ListedDistances
 from isomargin.measure.pairs.rates import ROUNDING
-from isomargin.measure.settings import Comparison
+from isomargin.measure.settings import Comparison, of_groups
 from isomargin.measure.statistics.intervals import rate_intervals
 from isomargin.thresholds.gaps import just_beyond, midway, next_above
 from isomargin.thresholds.threshold_choice import ThresholdChoice, describe, share_over
@@ -95,9 +95,9 @@ class Promise:
         """
         unseen = "a new unknown class" if self.rate == "fpir" else "an unseen class"
         if self.delta is None:
-            return f"the expected {self.rate.upper()} of {unseen} is at most {percent(self.target, 6)}"
+            return self._of_groups(f"the expected {self.rate.upper()} of {unseen} is at most {percent(self.target, 6)}")
         exceeds = f"exceeds {percent(self.target, 6)} with probability at most {percent(self.delta, 6)}"
-        return f"the {self.rate.upper()} of {unseen} {exceeds}"
+        return self._of_groups(f"the {self.rate.upper()} of {unseen} {exceeds}")
 
     @property
     def short(self) -> str:
@@ -108,8 +108,10 @@ class Promise:
         """
         unseen = "new unknown classes" if self.rate == "fpir" else "unseen classes"
         if self.delta is None:
-            return f"an expected {self.rate.upper()} of at most {percent(self.target, 6)} in {unseen}"
-        return f"{self.rate.upper()} at most {percent(self.target, 6)} in {percent(1 - self.delta, 6)} of {unseen}"
+            text = f"an expected {self.rate.upper()} of at most {percent(self.target, 6)} in {unseen}"
+        else:
+            text = f"{self.rate.upper()} at most {percent(self.target, 6)} in {percent(1 - self.delta, 6)} of {unseen}"
+        return self._of_groups(text)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -129,6 +131,11 @@ class Promise:
             "frr": "it has two or more items, because a single item has no positive pair",
             "fpir": "the gallery stays as it is: with more enrolled classes, FPIR rises",
         }
+        about_items = "its items are of the same kind and about as many, and are collected, prepared and embedded alike"
+        if self.comparison == "trials":
+            pairs["far"] = "its negative trials are drawn as those of the calibration groups were"
+            pairs["frr"] = "its positive trials are drawn as those of the calibration groups were"
+            about_items = "its trials are of the same kind and about as many, and are prepared and scored alike"
         if self.comparison == "gallery":
             pairs["far"] = "it is enrolled like the others, and its negatives are the same probes, or a similar mix"
             pairs["frr"] = "it is enrolled like the others: as many items, chosen alike"
@@ -145,13 +152,18 @@ class Promise:
                 f"deviation of {deviation}"
             )
         others = "classes of unknown probes" if self.rate == "fpir" else "calibration classes"
-        return (
+        assumed = (
             f"the class is of the same kind as the {self.classes:,} {others}, as if all were drawn at random together",
             pairs[self.rate],
-            "its items are of the same kind and about as many, and are collected, prepared and embedded alike",
+            about_items,
             *self._neighbours,
             draw,
         )
+        return tuple(map(self._of_groups, assumed))
+
+    def _of_groups(self, text: str) -> str:
+        """Say group for class where the calibration set is a list of trials."""
+        return of_groups(text, self.comparison)
 
     @property
     def _neighbours(self) -> tuple[str, ...]:
@@ -277,7 +289,10 @@ def promise_threshold(
                 "every unknown probe is taken as a class of its own, whose FPIR is 0 or 1, so delta would be the FPIR: "
                 "leave out delta for a promise in expectation (--unseen), or give unknown probes the labels of classes"
             )
-    distance = promised_distance(distances, rate, target, delta)
+    try:
+        distance = promised_distance(distances, rate, target, delta)
+    except InputError as error:
+        raise InputError(of_groups(str(error), evaluation.comparison)) from error
     if rate == "frr" and isinstance(distances, ListedDistances):
         # Midway to the next pair of either kind: negative pairs beyond the last positive pair need not be accepted.
         last = int(np.searchsorted(distances.pooled, distance, side="right")) - 1

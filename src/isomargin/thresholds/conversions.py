@@ -1,7 +1,8 @@
 """Convert a threshold between the conventions of search engines.
 
 All of them are equivalent for unit vectors. For vectors of other lengths only the two cosine conventions hold. An
-equalized threshold has conventions of its own: it applies to corrected similarities, not to cosines.
+equalized threshold has conventions of its own: it applies to corrected similarities, not to cosines. So has one for
+cosines minus the offsets of class thresholds.
 """
 
 from collections.abc import Mapping
@@ -28,10 +29,16 @@ EQUALIZED_ACCEPT_WHEN: Mapping[str, Comparison] = MappingProxyType(
 )
 """The same for the threshold of equalized similarities."""
 
+OFFSET_ACCEPT_WHEN: Mapping[str, Comparison] = MappingProxyType(
+    {"cosine_minus_offset": "at least", "offset_distance": "at most"}
+)
+"""The same for the threshold of cosines minus the offsets of class thresholds."""
+
 CONVENTIONS: Mapping[AxisName, Mapping[str, Comparison]] = MappingProxyType(
     {
         "l2_distance": ACCEPT_WHEN,
         "equalized_distance": EQUALIZED_ACCEPT_WHEN,
+        "offset_distance": OFFSET_ACCEPT_WHEN,
         "similarity_score": MappingProxyType({"score": "at least"}),
         "distance_score": MappingProxyType({"score": "at most"}),
     }
@@ -58,6 +65,8 @@ def conversions(distance: Any, axis: ScoreAxis = L2) -> dict[str, float]:
         return {"score": axis.shown(l2)}
     if axis.name == "equalized_distance":
         return {"equalized_similarity": similarity_of(l2), "equalized_distance": l2}
+    if axis.name == "offset_distance":
+        return {"cosine_minus_offset": similarity_of(l2), "offset_distance": l2}
     squared = l2 * l2
     return {
         "cosine_similarity": 1 - squared / 2,

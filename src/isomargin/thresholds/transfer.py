@@ -17,7 +17,7 @@ from isomargin.measure.operating_point import OperatingPoint
 from isomargin.measure.pairs.axis import L2, ScoreAxis
 from isomargin.measure.pairs.distances import Floats
 from isomargin.measure.pairs.rates import largest_within
-from isomargin.measure.settings import COMPARED
+from isomargin.measure.settings import COMPARED, Comparison
 from isomargin.thresholds.card import ThresholdCard
 from isomargin.thresholds.same_shifts import digest_of
 
@@ -70,6 +70,8 @@ class Transfer:
     """Whether similarities are equalized."""
     axis: ScoreAxis = L2
     """The axis of the threshold."""
+    comparison: Comparison = "all_pairs"
+    """What was compared; the groups of a list of trials are its classes."""
 
     @property
     def table(self) -> "pandas.DataFrame":
@@ -119,7 +121,7 @@ def transfer_threshold(distance: float, calibration: Evaluation, others: Mapping
     reference = calibration.at(distance)
     sets = {CALIBRATION: calibration, **others}
     rows = tuple(make_row(name, each, reference) for name, each in sets.items())
-    return Transfer(distance, rows, calibration.equalizer is not None, calibration.axis)
+    return Transfer(distance, rows, calibration.equalizer is not None, calibration.axis, calibration.comparison)
 
 
 def transfer_card(card: ThresholdCard, others: Mapping[str, Evaluation]) -> Transfer:
@@ -148,8 +150,8 @@ def transfer_card(card: ThresholdCard, others: Mapping[str, Evaluation]) -> Tran
         own_distance=card.distance,
     )
     rows = (first, *(make_row(name, each, reference) for name, each in others.items()))
-    axis = next(iter(others.values())).axis
-    return Transfer(card.distance, rows, card.equalizer is not None, axis)
+    other = next(iter(others.values()))
+    return Transfer(card.distance, rows, card.equalizer is not None, other.axis, other.comparison)
 
 
 def make_row(name: str, evaluation: Evaluation, reference: OperatingPoint) -> TransferRow:

@@ -16,8 +16,14 @@ from numpy.typing import NDArray
 from isomargin.core import checks
 from isomargin.core.errors import InputError
 
-AxisName = Literal["l2_distance", "equalized_distance", "similarity_score", "distance_score"]
+AxisName = Literal["l2_distance", "equalized_distance", "offset_distance", "similarity_score", "distance_score"]
 
+SIMILARITIES = {
+    "l2_distance": "cosine",
+    "equalized_distance": "equalized similarity",
+    "offset_distance": "cosine minus offset",
+}
+"""The similarity that each axis of distances belongs to, in words."""
 STEP = 2.0**-6  # bounds are multiples of this, so that they do not depend on rounding
 
 
@@ -30,22 +36,25 @@ class ScoreAxis:
     """
 
     name: AxisName
-    """``"l2_distance"`` of unit vectors, ``"equalized_distance"``, or scores without embeddings: ``"similarity_score"``
-    if higher scores are more similar (the distance is minus the score), ``"distance_score"`` if lower ones are."""
+    """``"l2_distance"`` of unit vectors, ``"equalized_distance"``, ``"offset_distance"`` (of cosines minus the offsets
+    of class thresholds), or scores without embeddings: ``"similarity_score"`` if higher scores are more similar (the
+    distance is minus the score), ``"distance_score"`` if lower ones are."""
     lowest: float
     """No pair has a smaller distance."""
     highest: float
     """No pair has a larger distance."""
 
     @classmethod
-    def equalized(cls, lowest_similarity: float, highest_similarity: float) -> "ScoreAxis":
-        """Return the axis of equalized similarities within these bounds.
+    def equalized(
+        cls, lowest_similarity: float, highest_similarity: float, name: AxisName = "equalized_distance"
+    ) -> "ScoreAxis":
+        """Return the axis of equalized similarities, or of others that may exceed 1, within these bounds.
 
         >>> ScoreAxis.equalized(-1.5, 1.5)
         ScoreAxis(name='equalized_distance', lowest=-1.0, highest=2.25)
         """
         low, high = distance_of(highest_similarity), distance_of(lowest_similarity)
-        return cls("equalized_distance", math.floor(low / STEP) * STEP, math.ceil(high / STEP) * STEP)
+        return cls(name, math.floor(low / STEP) * STEP, math.ceil(high / STEP) * STEP)
 
     @classmethod
     def of_scores(cls, scores: NDArray[np.float64], higher_is_more_similar: bool = True) -> "ScoreAxis":
@@ -62,7 +71,16 @@ class ScoreAxis:
     @property
     def has_similarities(self) -> bool:
         """Whether distances are those of similarities of embeddings, and not of scores that were given."""
-        return self.name in ("l2_distance", "equalized_distance")
+        return self.name in SIMILARITIES
+
+    @property
+    def similarity_name(self) -> str:
+        """What the similarity is called that a distance corresponds to.
+
+        >>> L2.similarity_name, ScoreAxis("offset_distance", -1.0, 2.25).similarity_name
+        ('cosine', 'cosine minus offset')
+        """
+        return SIMILARITIES.get(self.name, "score")
 
     def shown(self, distance: Any) -> Any:
         """Return a distance, or an array of them, as people see it: as the score, if scores were given.
@@ -85,7 +103,9 @@ class ScoreAxis:
         if not self.has_similarities:
             return checks.number(distance, name)  # other scores may lie beyond those that were measured
         if not self.lowest <= checks.number(distance, name) <= self.highest:
-            kind = "a distance between unit vectors" if self.name == "l2_distance" else "an equalized distance"
+            kind = (
+                "a distance between unit vectors" if self.name == "l2_distance" else f"an {self.name}".replace("_", " ")
+            )
             raise InputError(f"{name} is {distance}: {kind} from {self.lowest:g} to {self.highest:g} is needed")
         return float(distance)
 
@@ -116,17 +136,6 @@ class ScoreAxis:
 
 L2 = ScoreAxis("l2_distance", 0.0, 2.0)
 """The axis of plain embeddings."""
-
-
-def similarity_name(record: dict[str, Any] | None) -> str:
-    """Name the similarity that the record of an equalizer or of class thresholds belongs to.
-
-    >>> similarity_name(None), similarity_name({"class_thresholds": {}})
-    ('cosine', 'cosine minus offset')
-    """
-    if record is None:
-        return "cosine"
-    return "equalized similarity" if "neighbours" in record else "cosine minus offset"
 
 
 def distance_of(similarity: float) -> float:

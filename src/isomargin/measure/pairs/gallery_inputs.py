@@ -220,13 +220,14 @@ def read_gallery(
     if len(names) < 2:
         raise InputError(f"the gallery has one class, {names.tolist()[0]!r}: at least two enrolled classes are needed")
     enrolled = np.bincount(class_of_item).astype(np.int64)
-    notes = [f"gallery: {note}" for note in note_on_lengths(lengths)]
+    notes = []
     sums = None
     rows, row_class = items, item_class
     if template == "mean":
         means, sums = means_by_class(items, item_class, names)
         rows, row_class = means.astype(dtype), np.arange(len(names))
     if leave_one_out:
+        notes += [f"gallery: {note}" for note in note_on_lengths(lengths)]
         kept = enrolled[item_class] > 1
         if not kept.any():
             raise InputError(
@@ -247,7 +248,7 @@ def read_gallery(
         None, None, order, order[:0], tuple(notes),
     )  # fmt: skip
     with told_apart("probes"):
-        return sort_probes(without_probes, as_matrix(probes), probe_labels, dtype)
+        return sort_probes(without_probes, as_matrix(probes), probe_labels, dtype, lengths)
 
 
 @contextmanager
@@ -259,7 +260,7 @@ def told_apart(which: str) -> Iterator[None]:
         raise InputError(f"{which}: {error}") from error
 
 
-def sort_probes(data: GalleryData, probes: Any, probe_labels: Any, dtype: type) -> GalleryData:
+def sort_probes(data: GalleryData, probes: Any, probe_labels: Any, dtype: type, gallery_lengths: Floats) -> GalleryData:
     """Add probes to a gallery: known ones by class, then unknown ones by class."""
     if probes.shape[1] != data.rows.shape[1]:
         raise InputError(
@@ -287,7 +288,7 @@ def sort_probes(data: GalleryData, probes: Any, probe_labels: Any, dtype: type) 
     order = np.argsort(class_of, kind="stable")
     lengths = np.empty(len(probes))
     vectors = unit_rows(probes, order, dtype, lengths)
-    notes = [f"probes: {note}" for note in note_on_lengths(lengths)]
+    notes = notes_on_lengths(gallery_lengths, lengths)
     without = int((np.bincount(place[known], minlength=data.classes) == 0).sum())
     if without:
         notes.append(
@@ -308,6 +309,18 @@ def sort_probes(data: GalleryData, probes: Any, probe_labels: Any, dtype: type) 
         unknown_names=unknown_names,
         notes=(*data.notes, *notes),
     )
+
+
+def notes_on_lengths(gallery: Floats, probes: Floats) -> list[str]:
+    """Say whether enrolled items and probes were normalised: in one note if both were.
+
+    >>> notes_on_lengths(np.array([1.0, 2.0]), np.array([3.0]))[0][:78]
+    'gallery and probes: 2 of 3 embeddings do not have length one (lengths from 1 t'
+    """
+    if note_on_lengths(gallery) and note_on_lengths(probes):
+        return [f"gallery and probes: {note}" for note in note_on_lengths(np.concatenate([gallery, probes]))]
+    both = {"gallery": gallery, "probes": probes}
+    return [f"{name}: {note}" for name, lengths in both.items() for note in note_on_lengths(lengths)]
 
 
 def named(names: NDArray[Any]) -> str:

@@ -15,7 +15,7 @@ from isomargin.measure.scores.within_two import WithinTwo, within_two
 from isomargin.measure.statistics.item_noise import ALL_OTHERS, independent_negatives
 
 if TYPE_CHECKING:
-    from isomargin.measure.evaluation import Evaluation
+    from isomargin.measure.evaluation_scores import EvaluationScores
     from isomargin.measure.operating_point import OperatingPoint
 
 # Resampled classes and items also change the FAR of the classes that they are negatives of. The counts do not tell
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 AS_NEGATIVES_TOO = 2**0.5
 
 
-def far_within_two(evaluation: "Evaluation") -> WithinTwo:
+def far_within_two(evaluation: "EvaluationScores") -> WithinTwo:
     """Count the classes whose FAR is near ``target_far`` at the pooled threshold for it.
 
     Classes of a single item serve as negatives only, as everywhere in the consistency scores.
@@ -34,7 +34,7 @@ def far_within_two(evaluation: "Evaluation") -> WithinTwo:
     return within_two(rates[classes], pairs[classes], target, far_variance(evaluation)[classes])
 
 
-def frr_within_two(evaluation: "Evaluation") -> WithinTwo:
+def frr_within_two(evaluation: "EvaluationScores") -> WithinTwo:
     """Count the classes whose FRR is near ``target_frr`` at the pooled threshold for it."""
     classes, pairs = evaluation.curves.classes, evaluation.counts.positives.totals
     rates, target = frr_target(evaluation).class_frr, evaluation.settings.target_frr
@@ -50,12 +50,12 @@ def with_negatives_resampled(drawn: Floats, measured: float, classes_per_pair: f
     return np.clip(measured + factor * (drawn - measured), 0.0, 1.0)
 
 
-def frr_target(evaluation: "Evaluation") -> "OperatingPoint":
+def frr_target(evaluation: "EvaluationScores") -> "OperatingPoint":
     """Return the error rates at the pooled threshold for ``target_frr``."""
     return evaluation.at(threshold_at_frr(evaluation.counts.positives, evaluation.settings.target_frr))
 
 
-def far_variance(evaluation: "Evaluation") -> Floats:
+def far_variance(evaluation: "EvaluationScores") -> Floats:
     """(classes,) variance of each class's FAR over other items of the class; NaN if unknown.
 
     It is the variance that the FAR would have if it were ``target_far``, so it is taken at the threshold where the
@@ -73,7 +73,7 @@ def far_variance(evaluation: "Evaluation") -> Floats:
     return np.maximum(by_items, 0.0) + by_pairs
 
 
-def frr_variance(evaluation: "Evaluation") -> Floats:
+def frr_variance(evaluation: "EvaluationScores") -> Floats:
     """(classes,) variance of each class's FRR over other items of the class; NaN if unknown.
 
     As for the FAR, it is taken at the threshold where the class has the FRR ``target_frr``.

@@ -21,7 +21,7 @@ from isomargin.measure.scores.curves import share
 from isomargin.measure.settings import UNITS, Settings
 
 if TYPE_CHECKING:
-    from isomargin.measure.evaluation import Evaluation
+    from isomargin.measure.evaluation_scores import EvaluationScores
 
 FEWEST = 4  # items that a class must have, so that it has two pairs without a common item
 MOST = 64  # items used per class; the noise of all items follows from theirs
@@ -49,7 +49,7 @@ class ItemNoise:
     covariance: NDArray[np.float32]
     """(large, levels) covariance of the two."""
 
-    def of_utility(self, distances: Floats, evaluation: "Evaluation") -> Floats:
+    def of_utility(self, distances: Floats, evaluation: "EvaluationScores") -> Floats:
         r"""(large, m) variance of the utility at the given distances, by interpolation; constant beyond the levels.
 
         .. math:: \mathrm{Var}\,U \approx (\partial_\psi U)^2 \mathrm{Var}\,\psi + (\partial_f U)^2 \mathrm{Var} f
@@ -70,7 +70,7 @@ class ItemNoise:
         variance += 2 * by_sensitivity * by_far * self.covariance
         return self.between_levels(variance, distances)
 
-    def of_rates(self, distance: float, evaluation: "Evaluation") -> tuple[Floats, Floats]:
+    def of_rates(self, distance: float, evaluation: "EvaluationScores") -> tuple[Floats, Floats]:
         """(large,) variance of the FAR and (large,) of the FRR of each class at one distance."""
         at = np.array([distance])
         far_variance = self.between_levels(self.false_accepts, at)[:, 0]
@@ -105,7 +105,7 @@ class ItemNoise:
         return found
 
 
-def independent_negatives(evaluation: "Evaluation") -> Floats:
+def independent_negatives(evaluation: "EvaluationScores") -> Floats:
     """(classes,) number of independently sampled negatives of each class.
 
     All items of a class are compared with the same items if pairs are stratified: only those were drawn independently.
@@ -133,7 +133,7 @@ def slopes(sensitivity: Floats, far: Floats, ratio: Floats, settings: Settings) 
     return by_second + by_first * first_by_sensitivity, by_first * first_by_far
 
 
-def debiased_opis(evaluation: "Evaluation") -> float:
+def debiased_opis(evaluation: "EvaluationScores") -> float:
     """Compute the OPIS of the classes with at least four items, minus the part that is noise.
 
     The only bias left is that of the delta method. The result may be below zero if OPIS is mostly noise. It is NaN if
@@ -150,7 +150,7 @@ def debiased_opis(evaluation: "Evaluation") -> float:
     return float(variance - evaluation.opis_noise)
 
 
-def opis_noise(evaluation: "Evaluation") -> float:
+def opis_noise(evaluation: "EvaluationScores") -> float:
     """Compute the part of OPIS that is noise: the mean variance of the curves.
 
     The factor 1 - 1 / classes is there because the mean curve, from which OPIS measures deviations, is noisy too.
@@ -162,7 +162,7 @@ def opis_noise(evaluation: "Evaluation") -> float:
     return float(mean * (1 - 1 / len(noise.classes)))
 
 
-def notes_on_noise(evaluation: "Evaluation") -> tuple[str, ...]:
+def notes_on_noise(evaluation: "EvaluationScores") -> tuple[str, ...]:
     """Return a note if classes have too few items for a meaningful OPIS, with the number that would be enough."""
     if not evaluation.has_classes:
         return ()

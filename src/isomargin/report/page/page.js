@@ -33,7 +33,7 @@ const TILES = [
   scoreTile("frr", (run) => run.target.frr),
   { score: "calibration_range", title: "calibration range", meaning: "The range of thresholds (distances) over which OPIS is averaged." },
   ...(isGallery ? gallerySizes : itemSizes),
-  { score: "pairs", title: "pairs", meaning: isGallery ? "Number of positive and negative pairs of a probe and a template that were compared." : "Number of positive and negative pairs that were compared.", value: (run) => run.scores.positive_pairs + run.scores.negative_pairs, text: whole },
+  { score: "pairs", title: isGallery ? "comparisons" : "pairs", meaning: isGallery ? "Number of positive and negative pairs of a probe and a template that were compared." : "Number of positive and negative pairs that were compared.", value: (run) => run.scores.positive_pairs + run.scores.negative_pairs, text: whole },
 ];
 
 /** What chance would leave of a share of classes, and how many classes do not count. */

@@ -50,7 +50,7 @@ function takeTyped() {
   if (!possible[state.unit]) {
     typed.setAttribute("aria-invalid", "true");
     const limits = (low, high) => `from ${low} to ${high}`.replaceAll("-", "−");
-    const needed = { distance: `a distance ${limits(lowest, highest)}`, similarity: `${chosenRun().similarity_name === "cosine" ? "a" : "an"} ${chosenRun().similarity_name} ${limits(least, most)}`, far: "a FAR in percent, above 0 and at most 100", fpir: "an FPIR in percent, above 0 and at most 100" };
+    const needed = { distance: `a distance ${limits(lowest, highest)}`, similarity: `${chosenRun().similarity_name.startsWith("cosine") ? "a" : "an"} ${chosenRun().similarity_name} ${limits(least, most)}`, far: "a FAR in percent, above 0 and at most 100", fpir: "an FPIR in percent, above 0 and at most 100" };
     byId("asked").textContent = `“${typed.value}” is not a threshold: enter ${needed[state.unit]}.`;
     return undefined;
   }
