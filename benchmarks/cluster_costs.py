@@ -24,30 +24,30 @@ SCORE_BYTES = 50 * GRID  # of a class, while scores are computed
 class Costs:
     """Seconds of one core, measured on an AMD EPYC (Zen 5) by ``measure_parts.py``."""
 
-    tile: dict[int, float] = field(default_factory=lambda: {256: 1.65e-3, 512: 2.60e-3})
+    tile: dict[int, float] = field(default_factory=lambda: {256: 1.65e-3, 512: 2.90e-3})
     """By width: for 512 x 512 pairs."""
-    sampled: dict[int, float] = field(default_factory=lambda: {256: 2.0e-3, 512: 3.0e-3})
+    sampled: dict[int, float] = field(default_factory=lambda: {256: 1.73e-3, 512: 2.99e-3})
     """By width: for 512 x 512 sampled pairs."""
-    row: dict[int, float] = field(default_factory=lambda: {256: 3.6e-6, 512: 4.5e-6})
+    row: dict[int, float] = field(default_factory=lambda: {256: 4.0e-6, 512: 5.0e-6})
     """By width: for a row that is brought into a cell, with its positives."""
-    merge: float = 0.3e-9
+    merge: float = 0.06e-9
     """For a byte of counts that is merged."""
-    write: float = 4.6e-9
+    write: float = 4.9e-9
     """For a byte of counts that is compressed into the file of a part; one thread."""
     file_share: float = 0.2
     """Bytes of such a file for a byte of counts."""
-    prepare: dict[int, float] = field(default_factory=lambda: {256: 5e-9, 512: 5e-9})
-    """By width: for a byte of vectors that are sorted; one process."""
+    prepare: float = 3.3e-9
+    """For a byte of vectors that are sorted, without reading and writing them; one process."""
     finish_row: float = 3.7e-6
     """For a row after merging; on the driver."""
     finish_class: float = 15e-6
     """For a class after merging."""
-    noise_row: float = 17e-6
+    noise_row: float = 16e-6
     """For a row whose item noise is measured; threads share it, which is left out here."""
-    torch_ratio: dict[int, float] = field(default_factory=lambda: {256: 15.0, 512: 10.0})
+    torch_ratio: dict[int, float] = field(default_factory=lambda: {256: 9.9, 512: 6.6})
     """By width: the torch pass on one core in units of its product."""
-    torch_bytes: float = 300.0
-    """Bytes that this core could move while the torch pass counts a pair."""
+    torch_bytes: float = 240.0
+    """Bytes that the operations of the torch pass read and write for a pair; counted by hand, not measured."""
 
 
 @dataclass(frozen=True)
@@ -174,9 +174,10 @@ def full_tiles(cell: Cell, rows: NDArray[np.int64], blocks: NDArray[np.int64]) -
 # ----- before and after
 
 
-def prepare_seconds(job: Job, costs: Costs) -> float:
-    """Return how long one process sorts the vectors."""
-    return job.vector_bytes * costs.prepare[job.width]
+def prepare_seconds(job: Job, memory: float, network: float, costs: Costs) -> float:
+    """Return how long one process sorts the vectors; what is larger than a third of its memory is written twice."""
+    moved = 2 if job.vector_bytes <= memory / 3 else 4
+    return job.vector_bytes * (costs.prepare + moved / network)
 
 
 def finish_seconds(job: Job, network: float, costs: Costs) -> float:

@@ -29,7 +29,7 @@ from isomargin.measure.parts import assemble
 from isomargin.measure.settings import Settings
 from isomargin.measure.statistics.item_noise import measure_item_noise
 
-ITEMS = 40_000
+ITEMS = 24_000
 TILE = tiles.TILE_ROWS**2
 BINS = 512
 
@@ -76,7 +76,7 @@ def measure_tiles(folder: Path) -> None:
         for size in (5, 50):
             prepared = prepared_set(folder, ITEMS, size, width)
             found = []
-            for parts in (3, 21, 136):
+            for parts in (3, 15, 78):
                 plan = with_few_bins(im.plan_parts(prepared, parts))
                 blocks, rows = np.diff(plan.block_edges), np.diff(plan.row_edges)
                 cell = Cell(0, 1, 0, int(blocks[0] * blocks[1]))
@@ -204,8 +204,9 @@ def measure_torch(folder: Path) -> None:
     bandwidth = 2 * source.nbytes / cpu_seconds(lambda: np.copyto(target, source), 5)
     print(f"\nthe torch pass on one core, which copies {bandwidth / 1e9:.1f} GB/s (reading and writing counted)")
     for width in (256, 512):
-        data = prepared_set(folder, 20_000, 5, width).data()
-        vectors, n = torch.as_tensor(np.array(data.vectors)), len(data.class_of)
+        data = prepared_set(folder, 8_000, 5, width).data()
+        data = replace(data, vectors=np.array(data.vectors))  # not those of the file, which torch cannot write to
+        vectors, n = torch.as_tensor(data.vectors), len(data.class_of)
 
         def product(vectors: Any = vectors, n: int = n) -> None:
             for first, end in strips(n, STRIP):

@@ -288,7 +288,8 @@ class Row:
     def text(self, costs: Costs) -> str:
         """Return the line."""
         network = np.median([outcome.network for outcome in self.outcomes])
-        before, after = prepare_seconds(self.job, costs), finish_seconds(self.job, self.cluster.network, costs)
+        before = prepare_seconds(self.job, self.cluster.memory, self.cluster.network, costs)
+        after = finish_seconds(self.job, self.cluster.network, costs)
         cells = (
             f"{self.job.items / 1e6:g} million",
             f"{self.cluster.nodes}",
