@@ -4,7 +4,7 @@
     python benchmarks/check_simulation.py --items 60000 --parts 64
 
 Each worker runs `isomargin evaluate --part` again and again, with one thread. What a process takes to start is measured
-first, by asking for a part that is there already; everything else is predicted from `Costs`. CPU time is compared too,
+first, with a part of a thousand items; everything else is predicted from `Costs`. CPU time is compared too,
 because other programs may share the machine: from the parts' CPU times follows the wall time that the workers would
 take alone.
 """
@@ -20,18 +20,28 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import isomargin as im
 from cluster_costs import Costs, Job, work_of
 from measure_parts import save_embeddings
 from measuring import seconds
 from simulate_cluster import Cluster, simulate
 
 MEMORY = 4e9
+FAR = ("--far", "0.01", "0.1", "--target-far", "0.01")
+
+
+def prepare_items(folder: Path, items: int, class_size: int, width: int) -> Path:
+    """Prepare so many items in a new folder, and return it."""
+    folder.mkdir()
+    save_embeddings(folder / "items.npy", items, class_size, width)
+    im.prepare(folder / "items.npy", folder / "prepared")
+    return folder
 
 
 def count_part(folder: Path, number: int, parts: int) -> float:
     """Count a part in a process of its own, and return the CPU time that it took."""
     command = [sys.executable, "-m", "isomargin", "evaluate", folder / "prepared", "--part", f"{number}/{parts}"]
-    options = ["--threads", 1, "--memory", f"{MEMORY / 1e9:g}GB", "--output", folder / "parts"]
+    options = ["--threads", 1, "--memory", f"{MEMORY / 1e9:g}GB", "--output", folder / "parts", *FAR]
     process = subprocess.Popen(
         [*map(str, command), *map(str, options)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -59,16 +69,10 @@ def main() -> None:
     parser.add_argument("--parts", type=int, default=16)
     parser.add_argument("--workers", type=int, default=2)
     chosen = parser.parse_args()
-    import isomargin as im
-
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        save_embeddings(folder / "items.npy", chosen.items, chosen.class_size, chosen.width)
-        im.prepare(folder / "items.npy", folder / "prepared")
-        count_part(folder, 1, chosen.parts)
-        start = min(count_part(folder, 1, chosen.parts) for _ in range(2))
-        for path in (folder / "parts").iterdir():
-            path.unlink()
+        few = prepare_items(Path(name) / "few", 1000, chosen.class_size, chosen.width)
+        start = min(count_part(few, number, 3) for number in (1, 2, 3))
+        folder = prepare_items(Path(name) / "all", chosen.items, chosen.class_size, chosen.width)
         with ThreadPoolExecutor(chosen.workers) as pool:
             counted = [pool.submit(count_part, folder, number, chosen.parts) for number in range(1, chosen.parts + 1)]
             wall = seconds(lambda: [part.result() for part in counted])

@@ -30,6 +30,8 @@ class Costs:
     """By width: for 512 x 512 sampled pairs."""
     row: dict[int, float] = field(default_factory=lambda: {256: 4.0e-6, 512: 5.0e-6})
     """By width: for a row that is brought into a cell, with its positives."""
+    counter: float = 2.3e-9
+    """For a byte of counters of a cell, which are cleared and added up."""
     merge: float = 0.06e-9
     """For a byte of counts that is merged."""
     write: float = 4.9e-9
@@ -126,8 +128,9 @@ def work_of(job: Job, parts: int, memory: float, costs: Costs) -> Work:
     prepared = prepared_for(replace(job, map_at_r=True, columns=None))
     plan = plan_parts(prepared, parts, memory=int(memory), map_at_r=job.map_at_r, columns=job.columns)
     rows, blocks = np.diff(plan.row_edges), np.diff(plan.block_edges)
-    each = [part_of(plan, job, number, rows, blocks, costs) for number in plan.numbers]
     sizes, bins, listed = prepared.sizes, plan.layout.bins, plan.layout.list_positives
+    per_row = costs.row[job.width] + costs.counter * 4 * bins / job.class_size
+    each = [part_of(plan, job, number, rows, blocks, per_row, costs) for number in plan.numbers]
     classes = np.diff(plan.class_edges)
     wide = 8 if job.class_size * len(prepared.vectors) >= 2**32 else 4
     slots = (job.class_size - 1) * (plan.map_at_r and job.class_size <= tiles.RANKED_CLASS)
@@ -144,14 +147,20 @@ def work_of(job: Job, parts: int, memory: float, costs: Costs) -> Work:
 
 
 def part_of(
-    plan: PartPlan, job: Job, number: int, rows: NDArray[np.int64], blocks: NDArray[np.int64], costs: Costs
+    plan: PartPlan,
+    job: Job,
+    number: int,
+    rows: NDArray[np.int64],
+    blocks: NDArray[np.int64],
+    per_row: float,
+    costs: Costs,
 ) -> Part:
     """Compute what a part of a plan takes; ``rows`` and ``blocks`` are those of each superblock."""
     seconds, read, sampled = 0.0, [], 0.0
     for cell in plan.cells(number):
         here = (cell.one,) if cell.one == cell.other else (cell.one, cell.other)
         read.extend(here)
-        seconds += costs.row[job.width] * int(rows[list(here)].sum())
+        seconds += per_row * int(rows[list(here)].sum())
         if plan.columns is None:
             seconds += costs.tile[job.width] * full_tiles(cell, rows, blocks)
         else:

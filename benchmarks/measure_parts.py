@@ -90,6 +90,18 @@ def measure_tiles(folder: Path) -> None:
             print(f"  {width:5} {size:11} {a * 1e3:15.2f} {b * 1e6:14.1f} {bare * 1e3:27.2f}", flush=True)
 
 
+def measure_counters(folder: Path) -> None:
+    """Print what more counters cost a cell."""
+    plan = im.plan_parts(prepared_set(folder, ITEMS, 5, 256), 6)
+    seconds, size = [], []
+    for bins in (BINS, 8 * BINS):
+        here = replace(plan, layout=replace(plan.layout, bins=bins))
+        cell = Cell(0, 1, 0, int(np.prod(np.diff(plan.block_edges)[:2])))
+        seconds.append(cpu_seconds(lambda here=here, cell=cell: count_cell(here, cell, 1, None)))
+        size.append(4 * bins * int(plan.class_edges[2]))
+    print(f"\ncounters of a cell: {(seconds[1] - seconds[0]) / (size[1] - size[0]) * 1e9:.1f} ns per byte")
+
+
 def products(prepared: Prepared, number: int) -> None:
     """Multiply so many pairs of blocks."""
     blocks = np.ascontiguousarray(prepared.vectors[: 20 * 512]).reshape(20, 512, -1)
@@ -226,6 +238,7 @@ def measure_torch(folder: Path) -> None:
 
 MEASUREMENTS = {
     "tiles": measure_tiles,
+    "counters": measure_counters,
     "sampled": measure_sampled,
     "files": measure_files,
     "prepare": measure_prepare,

@@ -80,7 +80,7 @@ def test_slower_parts_and_a_slower_network_lengthen_a_run():
 @pytest.mark.parametrize("columns", [None, 9900])
 def test_the_parts_of_a_planned_job_have_all_pairs(columns):
     for parts in (1, 7, 40):
-        work = work_of(Job(60_000, 10, 512, columns=columns), parts, 4e9, Costs(row={512: 0.0}))
+        work = work_of(Job(60_000, 10, 512, columns=columns), parts, 4e9, Costs(row={512: 0.0}, counter=0.0))
         rows = 60_000 * columns if columns else (60_000**2 + 60_000 * 512) / 2
         per_pair = COSTS.sampled[512] if columns else COSTS.tile[512]
         assert work.core_seconds == pytest.approx(per_pair * rows / 512**2, rel=0.01)
