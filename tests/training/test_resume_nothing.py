@@ -1,7 +1,10 @@
-"""`train --resume` where there is no run: refused, not started."""
+"""`train --resume` where there is no run: refused, not started; what is left of a start that failed is no run."""
 
 import pytest
 
+import isomargin as im
+from isomargin.training.locking import claim
+from isomargin.training.run_folder import RunFolder
 from training.runs import tiny
 
 
@@ -30,3 +33,19 @@ def test_resume_without_a_run_is_refused_with_the_folder_that_was_expected(run, 
     assert told in err
     assert len(err.splitlines()) == 1
     assert sorted(path.name for path in work.rglob("*")) == ["empty", "tiny.yaml"]
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_training_that_stopped_before_its_first_step_can_be_started_again(resume, tmp_path):
+    """As torchrun and Slurm do, with --resume-or-start: processes that stop leave a sentence in the folder."""
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    folder.stopped.write_text("photos does not exist\n")
+    (folder.path / ".tmp-recipe.yaml").touch()
+    claim(folder, tiny(), resume)
+    assert list(folder.path.iterdir()) == []
+    folder.stopped.write_text("photos does not exist\n")
+    folder.metrics.touch()
+    with pytest.raises(im.InputError, match="already exists"):
+        claim(folder, tiny(), resume)
+    assert folder.stopped.exists()

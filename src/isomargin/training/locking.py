@@ -24,11 +24,14 @@ def sole_training(folder: Path) -> Iterator[None]:
 def claim(run: RunFolder, recipe: Recipe, resume: bool) -> None:
     """Check that the folder is free for a new run or, with `resume`, that its run has the same recipe."""
     if not resume or not run.recipe.is_file():
-        if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
+        left = [] if not run.path.is_dir() else [*run.path.glob(".tmp-*"), *run.path.glob(run.stopped.name)]
+        if run.path.exists() and (not run.path.is_dir() or set(run.path.iterdir()) - set(left)):
             raise InputError(
                 f"{run.path} already exists: continue it with `isomargin train {run.path} --resume`, or choose another "
                 "--output"
             )
+        for path in left:  # by processes that ended before the recipe was written: there is nothing to lose
+            path.unlink(missing_ok=True)
         run.path.mkdir(parents=True, exist_ok=True)
         return
     for half_written in (*run.path.glob(".tmp-*"), *run.checkpoints.glob(".tmp-*")):
