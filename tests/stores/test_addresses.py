@@ -11,6 +11,7 @@ import pytest
 import isomargin as im
 from isomargin.cli.opening import short_names
 from isomargin.io.stores.address import as_path
+from isomargin.io.stores.opening import explained
 from stores import filled
 
 SECRET = "s3cret-k3y"
@@ -159,6 +160,39 @@ def test_credentials_in_an_address_are_refused_and_not_repeated(run, tmp_path, m
     assert SECRET not in repr(as_path(SECRETS[what]))
 
 
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        (f"postgres://anna:{SECRET}@localhost/shop?query=SELECT 1", "did you mean 'postgresql'?"),
+        (f"https://anna:{SECRET}@localhost/items.npz", "known are qdrant, chroma"),
+        (f"s3://bucket/items.npz?X-Amz-Signature={SECRET}", "known are qdrant, chroma"),
+    ],
+)
+def test_an_address_of_something_else_is_refused_and_not_repeated(run, address, said):
+    code, output, error = run("evaluate", address)
+    assert code == 2
+    assert said in error
+    assert SECRET not in output + error
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the key {} is not valid",
+        "x" * 190 + "the key {} is not valid",  # too long to be shown whole
+        "Illegal header value {!r}",
+        '{{"error": "{}"}}',
+    ],
+)
+def test_a_secret_in_an_error_is_hidden_however_it_is_written(monkeypatch, text):
+    secret = 's3cret "k\\y"'
+    monkeypatch.setenv("QDRANT_API_KEY", f"{secret}\n")
+    written = json.dumps(secret)[1:-1] if "error" in text else secret
+    with pytest.raises(im.InputError) as raised, explained(as_path("qdrant://localhost/items")):
+        raise ValueError(text.format(f"{written}\n".encode() if "!r" in text else written))
+    assert not any(part in str(raised.value) for part in ("s3", "k\\", 'y"'))
+
+
 class Points(BaseHTTPRequestHandler):
     """The few calls of qdrant's REST interface that reading makes, for whoever has the key."""
 
@@ -215,7 +249,7 @@ def server(items):
 def test_a_server_of_qdrant_gets_the_key_of_the_environment_and_gives_pages(folder, run, items, server, monkeypatch):
     pytest.importorskip("qdrant_client", reason="qdrant-client is not installed")
     address = f"qdrant://127.0.0.1:{server.server_port}/items?label=sku&page=64"
-    monkeypatch.setenv("QDRANT_API_KEY", SECRET)
+    monkeypatch.setenv("QDRANT_API_KEY", f"{SECRET}\n")  # as a file of a secret may end
     code, output, error = run("threshold", address, "--far", "0.05", "--output", "card.json")
     assert code == 0, error
     assert server.pages == [64] * 4
@@ -289,6 +323,7 @@ def test_postgresql_is_read_with_what_the_environment_has(run, items, postgres_s
         ("duckdb:///file.db", "has no query: add one, as in duckdb:///file.db?query="),
         ("sqlite://host/file.db?query=SELECT 1", "takes a file, not the host 'host'"),
         ("lancedb://nowhere/items?label=sku", "nowhere does not exist: check the path"),
+        ("qdrant:///items?label=sku", "meta.json does not exist: check the path"),  # the folder is there
         ("qdrant://localhost/items?page=many", "page is 'many'"),
         ("qdrant://localhost:port/items", "is not an address"),
     ],

@@ -41,8 +41,11 @@ def test_a_collection_of_qdrant(items):
     check(EmbeddingSet.from_qdrant(client, "items", label="sku", page=PAGE), items)
     nested = EmbeddingSet.from_qdrant(client, "items", label="made.by", page=PAGE)
     assert nested.labels.tolist() == [label[-1] for label in items[1].tolist()]
-    with pytest.raises(im.InputError, match="has no 'brand' for item 7, which has nothing: name what holds"):
+    with pytest.raises(im.InputError, match="has no 'brand' for item 7, which has 'made', 'sku': name what holds"):
         EmbeddingSet.from_qdrant(client, "items", label="brand")
+    client.set_payload("items", {"sku": None}, points=[10])
+    with pytest.raises(im.InputError, match="has no 'sku' for item 10, which has 'made': name what holds"):
+        EmbeddingSet.from_qdrant(client, "items", label="sku")
     with pytest.raises(im.InputError, match="has no collection 'item': it has 'items'"):
         EmbeddingSet.from_qdrant(client, "item", label="sku")
 
@@ -140,6 +143,28 @@ def test_an_index_of_faiss(items, kind):
     check(EmbeddingSet.from_faiss(index, labels, page=PAGE), items, ids=kind == "IDMap,Flat")
     with pytest.raises(im.InputError, match="labels has 229 entries, embeddings has 230 rows"):
         EmbeddingSet.from_faiss(index, labels[1:])
+    if kind != "IDMap,Flat":
+        assert index.remove_ids(np.array([0])) == 1  # reading leaves the index as it was
+
+
+def test_an_index_of_faiss_where_its_functions_return_tensors(items):
+    faiss = pytest.importorskip("faiss", reason="faiss-cpu is not installed")
+    pytest.importorskip("torch", reason="torch is not installed")
+    __import__("faiss.contrib.torch_utils")  # as pytorch-metric-learning does
+    index = faiss.IndexFlatL2(filled.WIDTH)
+    index.add(items[0])
+    check(EmbeddingSet.from_faiss(index, items[1], page=PAGE), items, ids=False)
+
+
+def test_an_index_with_a_map_of_its_own_ids_is_refused_and_keeps_it(items):
+    faiss = pytest.importorskip("faiss", reason="faiss-cpu is not installed")
+    index = faiss.index_factory(filled.WIDTH, "IVF4,Flat")
+    index.train(items[0])
+    index.set_direct_map_type(faiss.DirectMap.Hashtable)
+    index.add_with_ids(items[0], items[2])
+    with pytest.raises(im.InputError, match="does not give its vectors back in the order of addition"):
+        EmbeddingSet.from_faiss(index, items[1])
+    np.testing.assert_array_equal(index.reconstruct(int(items[2][3])), items[0][3])
 
 
 def test_an_index_that_does_not_give_its_vectors_back_is_refused(items):
@@ -191,7 +216,18 @@ def test_a_frame(items, package):
         EmbeddingSet.from_frame(frame, label="labels")
 
 
+def test_a_frame_with_numbers_as_names_of_columns(items):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(items[0]).assign(label=items[1])
+    check(EmbeddingSet.from_frame(frame, vector=range(filled.WIDTH)), items, ids=False)
+    with pytest.raises(im.InputError, match="no column '0': it has 0, 1, "):
+        EmbeddingSet.from_frame(frame, vector=["0"])
+
+
 def test_what_is_not_a_store_is_refused():
+    faiss = pytest.importorskip("faiss", reason="faiss-cpu is not installed")
+    with pytest.raises(im.InputError, match="IndexBinaryFlat, of bits"):
+        EmbeddingSet.from_faiss(faiss.IndexBinaryFlat(8), [])
     for read in (EmbeddingSet.from_lancedb, EmbeddingSet.from_chroma):
         with pytest.raises(im.InputError, match=r"is of type list: a .* is needed"):
             read([], label="sku")

@@ -64,11 +64,12 @@ STORES: Mapping[str, StoreKind] = MappingProxyType(
 )
 """Kinds of stores by the scheme of their addresses."""
 
-_START = re.compile(rf"({'|'.join(STORES)})://", re.IGNORECASE)
+_UNKNOWN = StoreKind((), "qdrant://localhost/items?label=sku")
+_START = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
 def is_address(text: str) -> bool:
-    """Return whether a text is the address of a store.
+    """Return whether a text is an address, of a store or of something else; that is never a file.
 
     >>> is_address("qdrant://localhost/items"), is_address("items.npz"), is_address("duckdb/items.npz")
     (True, False, False)
@@ -94,7 +95,8 @@ _PathOfSystem: Any = type(Path())
 class StoreAddress(_PathOfSystem):  # type: ignore[misc]
     """The address of a store in place of a path, so that every command that takes a path takes it too.
 
-    It is never a file: `io/formats.py` opens it. Its text never has credentials.
+    It is never a file: `io/formats.py` opens it. Its text never has credentials. Addresses of anything else, such as
+    those of web pages, are of this type too, and `check` refuses them: as paths, messages would repeat them.
 
     >>> address = StoreAddress("postgresql://anna:secret@db/shop?query=SELECT 1")
     >>> str(address)
@@ -110,7 +112,7 @@ class StoreAddress(_PathOfSystem):  # type: ignore[misc]
         place, mark, tail = rest.partition("?")
         parts = _split(f"{scheme}://{place}")
         options = _options(tail)
-        kind = STORES[scheme.lower()]
+        kind = STORES.get(scheme.lower(), _UNKNOWN)
         address: StoreAddress = super().__new__(cls, scheme)
         address.scheme = scheme.lower()
         address.kind = kind
@@ -119,6 +121,10 @@ class StoreAddress(_PathOfSystem):  # type: ignore[misc]
         address.options = {name: value for name, value in options.items() if name in kind.options}
         shown = [f"{name}={address.options.get(name, HIDDEN)}" for name in options]
         address.shown = f"{address.scheme}://{_without_secrets(place, address.scheme)}{mark and '?'}{'&'.join(shown)}"
+        if kind is _UNKNOWN:  # it may have credentials anywhere
+            address.shown = f"{address.scheme}://{HIDDEN}"
+            known = checks.nearest(address.scheme, list(STORES))
+            address.problem = f"is not the address of a store that can be read: {known}; a file needs its path"
         return address
 
     def __init__(self, text: str) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from isomargin.core.errors import InputError
 from isomargin.core.extras import missing_package
@@ -46,19 +48,26 @@ def explained(address: StoreAddress) -> Iterator[None]:
     except ModuleNotFoundError as error:
         problem = missing_package(error) or error
     except Exception as error:
-        words = " ".join(str(error).split())
+        words = " ".join(without_secrets(str(error)).split())  # first, so that no part of a secret is left
         reason = printable(f"{type(error).__name__}: {words[:200]}" if words else type(error).__name__)
-        problem = InputError(without_secrets(f"{address} could not be read ({reason}): check the address"))
+        what = "the address and its query" if "query" in address.options else "the address"
+        problem = InputError(without_secrets(f"{address} could not be read ({reason}): check {what}"))
     raise problem from None  # its cause may have credentials in its text
 
 
 def without_secrets(text: str) -> str:
-    """Hide the values of the environment's credentials in a text."""
+    """Hide the values of the environment's credentials in a text, also as Python, JSON and addresses write them."""
     for name in SECRETS:
-        value = os.environ.get(name)
+        value = secret_of(name)
         if value:
-            text = text.replace(value, HIDDEN)
+            for written in (value, repr(value)[1:-1], json.dumps(value)[1:-1], quote(value, safe="")):
+                text = text.replace(written, HIDDEN)
     return text
+
+
+def secret_of(name: str) -> str | None:
+    """Return a credential from the environment without the white space around it, such as the end of a file's line."""
+    return os.environ.get(name, "").strip() or None
 
 
 def _file_of(address: StoreAddress) -> Path:
@@ -101,7 +110,7 @@ def _read_qdrant(address: StoreAddress, label: str | None, vector: str | None) -
 
     host, port, _, path = address.place
     if host:
-        secret = os.environ.get("QDRANT_API_KEY") or None
+        secret = secret_of("QDRANT_API_KEY")
         scheme = "https" if _tls(address, host, secret) else "http"
         shown = f"[{host}]" if ":" in host else host
         url = f"{scheme}://{shown}:{port or 6333}"
@@ -111,6 +120,7 @@ def _read_qdrant(address: StoreAddress, label: str | None, vector: str | None) -
             client = QdrantClient(url=url, api_key=secret, timeout=60, check_compatibility=False)
     else:
         folder, name = _collection_in(address)
+        _existing(folder / "meta.json", address)  # else qdrant would make a new store there
         client = QdrantClient(path=str(folder))
     try:
         return read_qdrant(client, name, label, vector, address.page)
@@ -127,7 +137,7 @@ def _read_chroma(address: StoreAddress, label: str | None, vector: str | None) -
     settings = chromadb.Settings(anonymized_telemetry=False)
     client: Any
     if host:
-        secret = os.environ.get("CHROMA_TOKEN") or None
+        secret = secret_of("CHROMA_TOKEN")
         headers = None if secret is None else {"Authorization": f"Bearer {secret}", "X-Chroma-Token": secret}
         ssl = _tls(address, host, secret)
         client = chromadb.HttpClient(host=host, port=port or 8000, ssl=ssl, headers=headers, settings=settings)

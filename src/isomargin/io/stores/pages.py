@@ -5,7 +5,7 @@ A reader yields pages of a few thousand rows, so that the peak memory is the res
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -185,7 +185,7 @@ def check_columns(
     what: str, there: Iterable[Any], vector: str, label: str | None, identifier: str | None = None
 ) -> None:
     """Raise `InputError` if a column is missing, with those that there are."""
-    names = [str(name) for name in there]
+    names = list(there)
     shown = printable(", ".join(map(repr, names[:20])) + (", …" if len(names) > 20 else ""))
     for option, name in (("vector", vector), ("label", label), ("id", identifier)):
         if name is not None and name not in names:
@@ -223,12 +223,18 @@ def from_field(record: Any, field: str) -> Any:
     return from_field(record.get(first), rest) if point else None
 
 
-def required_labels(records: Sequence[Any], ids: Sequence[Any], label: str, what: str) -> list[Any]:
-    """Return the label of each record, a dictionary; the first one without it is named."""
+def required_labels(
+    records: Sequence[Any], ids: Sequence[Any], label: str, what: str, whole: Callable[[Any], Any] | None = None
+) -> list[Any]:
+    """Return the label of each record, a dictionary; the first one without it is named, with what it has.
+
+    If records have nothing but labels, `whole` gives the whole record of an id.
+    """
     found = [from_field(record, label) for record in records]
     for name, value, record in zip(ids, found, records, strict=True):
         if value is None:
-            keys = ", ".join(map(repr, sorted(map(str, record or {})))) or "nothing"
+            fields = (record if whole is None else whole(name)) or {}
+            keys = ", ".join(sorted(repr(key) for key, held in fields.items() if held is not None)) or "nothing"
             raise MissingLabelsError(
                 printable(
                     f"{what} has no {label!r} for item {shortened(repr(name))}, which has {shortened(keys)}: name "

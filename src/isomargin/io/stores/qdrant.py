@@ -28,6 +28,9 @@ def read_qdrant(client: Any, collection: str, label: str | None, vector: str | N
 
 
 def _pages(client: Any, collection: str, label: str | None, vector: str | None, page: int, what: str) -> Iterator[Page]:
+    def whole(name: Any) -> Any:
+        return next(iter(client.retrieve(collection, [name], with_payload=True))).payload
+
     position, start = None, 0
     while True:
         points, position = client.scroll(
@@ -38,7 +41,8 @@ def _pages(client: Any, collection: str, label: str | None, vector: str | None, 
             with_vectors=True if vector is None else [vector],
         )
         ids = [point.id for point in points]
-        labels = None if label is None else required_labels([point.payload for point in points], ids, label, what)
+        payloads = [point.payload for point in points]
+        labels = None if label is None else required_labels(payloads, ids, label, what, whole)
         vectors = [_vector(point.vector, vector, what) for point in points]
         yield Page(as_matrix(vectors, what, start), labels, ids)
         start += len(points)
