@@ -12,13 +12,14 @@ Ten items of each class are enrolled, others in each of the draws; mean template
   known probes the rest of their images, unknown probes the others. The classes are redrawn too.
 
 `--unknowns` names the settings of `ClassThresholds`; "given" is the mix ¼ q99.8(negatives) + ¼ mean(positives), neither
-chosen nor refused; "equalized" is "both" beside an equalizer of the probes with fixed settings, which subtracts 0.3
-times the mean similarity of a probe to its third to tenth nearest templates. The probes have no part in fitting. The
-threshold of each method is set on the unknown probes, at the largest acceptance whose FPIR does not exceed 5%. FNIR is
-the share of known probes whose own class is not accepted or not first. "Worst tenth" is the mean FNIR of the tenth of
-the classes in which it is highest, for each method its own. "Used" counts the draws in which the fit did not refuse; in
-the others the offsets are 0. "Realised FPIR" is that of the probes at `threshold_`, which is chosen from the gallery
-alone, and without the equalizer.
+chosen nor refused; "equalized" is "both" beside an equalizer of the probes with fixed settings, which subtracts half
+the mean similarity of a probe to its nearest templates, from the second to the last of the nearest five sixths
+(`probe_equalizers.py` chose them). The probes have no part in fitting. The threshold of each method is set on the
+unknown probes, at the largest acceptance whose FPIR does not exceed 5%. FNIR is the share of known probes whose own
+class is not accepted or not first. "Worst tenth" is the mean FNIR of the tenth of the classes in which it is highest,
+for each method its own. "Used" counts the draws in which the fit did not refuse; in the others the offsets are 0.
+"Realised FPIR" is that of the probes at `threshold_`, which is chosen from the gallery alone, and without the
+equalizer.
 Intervals are 95%, over draws (t distribution); those of CLINC are over enrolments, with the same probes.
 """
 
@@ -68,12 +69,12 @@ def enrol(labels: Any, classes: Any, generator: np.random.Generator) -> tuple[An
     return np.concatenate([row[:ENROLLED] for row in rows]), np.concatenate([row[ENROLLED:] for row in rows])
 
 
-def clinc(path: str, draws: int) -> Iterator[Draw]:
+def clinc(path: str, draws: int, first: int = 0) -> Iterator[Draw]:
     """Yield enrolments of CLINC's training part."""
     data = np.load(path)
     vectors, labels, part = units(data["embeddings"]), data["labels"], data["part"]
     train, test, unknown = part == "train", part == "test", np.char.startswith(part, "oos")
-    for draw in range(draws):
+    for draw in range(first, first + draws):
         rows, _ = enrol(np.where(train, labels, ""), np.unique(labels[train]), np.random.default_rng(draw))
         yield Draw(vectors[rows], labels[rows], vectors[test], labels[test], vectors[unknown])
 
@@ -130,7 +131,8 @@ def measure(draw: Draw, unknowns: str) -> dict[str, Any]:
     realised = float((adjusted.max(axis=1) >= fitted.threshold_).mean())
     mine = fitted.augment_queries(draw.known) @ templates.T
     if unknowns == "equalized":
-        equalizer = im.Equalizer(neighbours=8, skip=2, weight=0.3).fit(fitted.templates_)
+        neighbours = round(5 / 6 * len(fitted.templates_)) - 1
+        equalizer = im.Equalizer(neighbours=neighbours, skip=1, weight=0.5).fit(fitted.templates_)
         mine += equalizer.shifts(draw.known).values[:, None]
         adjusted += equalizer.shifts(draw.unknown).values[:, None]
     chosen = rates(mine, adjusted, own)
