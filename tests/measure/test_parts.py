@@ -194,11 +194,11 @@ def resident(file):
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux tells which pages are in memory")
-@pytest.mark.parametrize("columns", [None, 500])
-def test_no_more_of_a_file_is_held_in_memory_than_is_read_at_a_time(columns, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("name", "columns"), [("items.npy", None), ("items.parquet", 500)])
+def test_no_more_of_a_file_is_held_in_memory_than_is_read_at_a_time(name, columns, tmp_path, monkeypatch):
     """Otherwise a part would grow to the size of the set, whatever its budget."""
     rows, labels = clusters(12_000, 1200, dimensions=128)  # 6 MB
-    im.EmbeddingSet(rows.astype(np.float32), labels).save(tmp_path / "items.npy")
+    im.EmbeddingSet(rows.astype(np.float32), labels).save(tmp_path / name)
     seen = []
     data_digest, unit_block = prepare_module.data_digest, prepare_module.unit_block
 
@@ -207,13 +207,13 @@ def test_no_more_of_a_file_is_held_in_memory_than_is_read_at_a_time(columns, tmp
         return data_digest(vectors, *others)
 
     def block_seen(*arguments):
-        seen.append(resident("items.npy"))
+        seen.append(resident(name))
         return unit_block(*arguments)
 
     monkeypatch.setattr(prepare_module, "data_digest", digest_seen)
     monkeypatch.setattr(prepare_module, "unit_block", block_seen)
     monkeypatch.setattr(prepare_module, "BLOCK_VALUES", 64_000)
-    folder = im.prepare(tmp_path / "items.npy", tmp_path / "prepared")
+    folder = im.prepare(tmp_path / name, tmp_path / "prepared")
     assert len(seen) == 25
     plan = im.plan_parts(folder, 6, columns=columns)
     im.count_part(plan, 2)
