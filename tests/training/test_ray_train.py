@@ -33,7 +33,7 @@ def test_the_script_for_ray_train_trains_as_one_process_does(tmp_path):
     (tmp_path / "train.py").write_text(begin + script)
     settings = environment() | {"PYTHONPATH": os.pathsep.join(sys.path), "RAY_USAGE_STATS_ENABLED": "0"}
     found = subprocess.run(
-        [sys.executable, tmp_path / "train.py"], env=settings, capture_output=True, text=True, timeout=300
+        [sys.executable, tmp_path / "train.py"], env=settings, capture_output=True, text=True, timeout=600
     )
     assert found.returncode == 0, found.stderr[-3000:]
     run(tmp_path / "one", recipe)
