@@ -183,6 +183,46 @@ def test_rows_are_sorted_on_disk_as_in_memory(bucket_bytes, tmp_path, monkeypatc
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["classes.npz", "prepared.json", "vectors.npy"]
 
 
+def resident(file):
+    """Bytes of a file that this process maps and holds in memory."""
+    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+    found = 0
+    for line in lines:
+        if line.endswith(str(file)):
+            found += next(int(text.split()[1]) for text in lines if text.startswith("Rss:"))
+    return 1024 * found
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux tells which pages are in memory")
+@pytest.mark.parametrize(("name", "columns"), [("items.npy", None), ("items.parquet", 500)])
+def test_no_more_of_a_file_is_held_in_memory_than_is_read_at_a_time(name, columns, tmp_path, monkeypatch):
+    """Otherwise a part would grow to the size of the set, whatever its budget."""
+    rows, labels = clusters(12_000, 1200, dimensions=128)  # 6 MB
+    im.EmbeddingSet(rows.astype(np.float32), labels).save(tmp_path / name)
+    seen = []
+    data_digest, unit_block = prepare_module.data_digest, prepare_module.unit_block
+
+    def digest_seen(vectors, *others):
+        seen.append(resident("vectors.npy"))
+        return data_digest(vectors, *others)
+
+    def block_seen(*arguments):
+        seen.append(resident(name))
+        return unit_block(*arguments)
+
+    monkeypatch.setattr(prepare_module, "data_digest", digest_seen)
+    monkeypatch.setattr(prepare_module, "unit_block", block_seen)
+    monkeypatch.setattr(prepare_module, "BLOCK_VALUES", 64_000)
+    folder = im.prepare(tmp_path / name, tmp_path / "prepared")
+    assert len(seen) == 25
+    plan = im.plan_parts(folder, 6, columns=columns)
+    im.count_part(plan, 2)
+    seen.append(resident("vectors.npy"))
+    assert max(seen) < 2e6
+    assert folder.vectors[:].sum() != 0
+    assert resident("vectors.npy") > 5e6  # this is how it would show
+
+
 @functools.cache
 def small_set():
     return clusters(300, 12, dimensions=8)

@@ -1,10 +1,12 @@
-"""Check the available memory before a compressed file is unpacked, and read sizes of memory such as 4GB.
+"""Check the available memory before a compressed file is unpacked, read sizes such as 4GB, and let go of mapped pages.
 
 A few kilobytes can unpack to terabytes.
 """
 
+import mmap
 import re
 from pathlib import Path
+from typing import Any
 
 from isomargin.core.errors import InputError
 
@@ -72,3 +74,14 @@ def check_memory(size: int, what: str, remedy: str) -> None:
         raise InputError(
             f"{what} unpacks to {size / 1e9:,.1f} GB, and {available / 1e9:,.1f} GB of memory is available: {remedy}"
         )
+
+
+def forget_pages(array: Any) -> None:
+    """Let go of the pages of an array that maps a file; they are read again when they are needed.
+
+    Otherwise the memory in use would grow to the size of the file while it is read from beginning to end. Nothing
+    happens to other arrays, to views of arrays, or where the system cannot do this.
+    """
+    mapped = getattr(array, "base", None)
+    if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)

@@ -16,6 +16,8 @@ from isomargin.core.labels import NO_LABEL
 from isomargin.core.memory import check_memory
 from isomargin.io._common import IDS, UNPACKED, Vectors, as_common, as_numpy, check_keys
 
+READ_BUFFER = 1 << 20  # bytes
+
 
 def read_parquet(path: Path, embeddings_key: str, labels_key: str | None) -> tuple[Any, Any, Any]:
     """Read the columns of embeddings and, unless its key is None, of labels, and the column `ids` if present."""
@@ -48,7 +50,8 @@ def read_lists(path: Path, key: str, rows: int) -> Iterator[npt.NDArray[Any]]:
     """Yield a column of lists as arrays of at most ``rows`` rows."""
     import pyarrow.parquet as parquet
 
-    with parquet.ParquetFile(path, memory_map=True) as file:
+    # Read through a buffer: mapped pages would stay in memory, and without a buffer whole groups of rows would.
+    with parquet.ParquetFile(path, buffer_size=READ_BUFFER, pre_buffer=False) as file:
         start, width = 0, None
         for batch in file.iter_batches(batch_size=rows, columns=[key]):
             block = _block(path, batch.column(key), start, width)

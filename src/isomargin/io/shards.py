@@ -19,6 +19,7 @@ from isomargin.core.errors import InputError
 from isomargin.core.files import check_file, reading
 from isomargin.core.json_values import digest
 from isomargin.core.labels import as_labels, integer_array
+from isomargin.core.memory import forget_pages
 from isomargin.core.vectors import check_vectors
 from isomargin.io._arrays import read_npy_array
 from isomargin.io._label_files import labels_beside, read_labels
@@ -78,6 +79,7 @@ class Shard:
             array = _map(self.path, self.embeddings_key)
             for first in range(0, self.rows, rows):
                 yield np.asarray(array[first : first + rows])
+                forget_pages(array)
 
 
 @dataclass(frozen=True)

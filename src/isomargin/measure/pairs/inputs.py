@@ -5,6 +5,7 @@ here with a one-sentence error, before any work is done.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from isomargin.core.errors import InputError
 from isomargin.core.labels import is_tensor, labels_of_rows
+from isomargin.core.memory import forget_pages
 from isomargin.core.vectors import check_vectors
 from isomargin.measure.pairs.axis import L2, ScoreAxis, distance_of
 
@@ -108,13 +110,19 @@ class ClassSortedVectors:
 
         Bins end here instead of at 2, so that they stay fine when the embeddings fill only a small part of the sphere.
         """
-        mean = self.vectors.mean(axis=0, dtype=np.float64).astype(self.vectors.dtype)
-        step = max(1, CHUNK // self.vectors.shape[1])
-        chunks = (self.vectors[first : first + step] for first in range(0, len(self.vectors), step))
-        farthest = max(float(np.square(chunk - mean).sum(axis=1).max()) for chunk in chunks)
+        total = sum(chunk.sum(axis=0, dtype=np.float64) for chunk in self.chunks())
+        mean = (total / len(self.vectors)).astype(self.vectors.dtype)
+        farthest = max(float(np.square(chunk - mean).sum(axis=1).max()) for chunk in self.chunks())
         bound = max(2 * np.sqrt(farthest), 2.0**-30)
         step = 2.0 ** (np.floor(np.log2(bound)) - 8)  # rounding to 8 bits makes the bound independent of the row order
         return float(min(2.0, np.ceil(bound / step + 0.01) * step))
+
+    def chunks(self) -> Iterator[NDArray[Any]]:
+        """Yield all vectors, some rows at a time; of those in a file, no more are held in memory."""
+        step = max(1, CHUNK // self.vectors.shape[1])
+        for first in range(0, len(self.vectors), step):
+            yield self.vectors[first : first + step]
+            forget_pages(self.vectors)
 
     @cached_property
     def span(self) -> tuple[float, float]:

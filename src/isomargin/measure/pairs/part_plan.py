@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from isomargin.core import checks
 from isomargin.core.errors import InputError
 from isomargin.core.json_values import digest
-from isomargin.core.memory import read_size
+from isomargin.core.memory import forget_pages, read_size
 from isomargin.measure.pairs import tiles
 from isomargin.measure.pairs.inputs import ClassSortedVectors
 from isomargin.measure.pairs.prepare import MEMORY, WORKING, Prepared
@@ -171,6 +171,7 @@ class PartPlan:
         spans = [(int(self.row_edges[i]), int(self.row_edges[i + 1])) for i in superblocks]
         sizes = np.concatenate([self.sizes_of(i) for i in superblocks])
         vectors = np.concatenate([self.prepared.vectors[first:end] for first, end in spans])
+        forget_pages(self.prepared.vectors)
         edges, before = [np.zeros(1, np.int64)], 0
         for i, (first, end) in zip(superblocks, spans, strict=True):
             own = self.layout.edges[self.block_edges[i] + 1 : self.block_edges[i + 1] + 1]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from isomargin.core.errors import InputError
 from isomargin.core.files import hidden_beside, reading
 from isomargin.core.json_values import digest
-from isomargin.core.memory import read_size
+from isomargin.core.memory import forget_pages, read_size
 from isomargin.io.shards import Shard, Shards, open_shards
 from isomargin.measure.pairs.inputs import (
     ClassSortedVectors,
@@ -211,6 +211,7 @@ def sort_rows(
         for rows, block in unit_blocks(shards, lengths):
             vectors[place[rows]] = block
         vectors.flush()
+        forget_pages(vectors)
         return vectors
     buckets = -(-n // bucket_rows)
     paths = [folder / f"bucket-{number}" for number in range(buckets)]
@@ -226,6 +227,7 @@ def sort_rows(
         ordered[arrived] = np.fromfile(path, np.float32).reshape(-1, width)
         path.unlink()
         vectors[first:end] = ordered
+        forget_pages(vectors)
     vectors.flush()
     return vectors
 
@@ -259,6 +261,7 @@ def data_digest(vectors: NDArray[np.float32], sizes: NDArray[np.int64], names: N
     step = max(1, BLOCK_VALUES // vectors.shape[1])
     for first in range(0, len(vectors), step):
         found.update(np.ascontiguousarray(vectors[first : first + step]).data)
+        forget_pages(vectors)
     classes = hashlib.sha256(np.ascontiguousarray(sizes).data)
     classes.update(json.dumps(names.tolist()).encode())
     return digest({"shape": list(vectors.shape), "vectors": found.hexdigest(), "classes": classes.hexdigest()})

@@ -10,6 +10,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from isomargin.core.memory import forget_pages
 from isomargin.measure.pairs import kernels
 from isomargin.measure.pairs.prepare import Prepared
 from isomargin.measure.pairs.tiles import TILE_ROWS, Pass
@@ -66,6 +67,7 @@ def count_sampled(
             part = slice(begin, begin + TILE_ROWS)
             product = vectors[first:end] @ prepared.vectors[chosen[part]].T
             kernels.count_sampled(product, first, the_pass.rows.class_of, classes[part], the_pass.negatives)
+        forget_pages(prepared.vectors)  # the sample touches more of them than it has rows
 
     # A block's counters belong to it alone, so that blocks need no locks.
     the_pass.run(work, blocks, until=1.0)
