@@ -138,10 +138,35 @@ def test_a_damaged_image_is_named_or_left_out(run, photos, vit, tmp_path):
     assert code == 2
     assert "dog/2.png is not an image that can be decoded" in error
     assert not shards_of(tmp_path / "out")
-    code, _, error = run(*line[:-1], tmp_path / "some", "--skip-bad-images")
+    assert run(*line, "--shard", 3)[0] == 2
+    assert shards_of(tmp_path / "out") == ["part-00000.parquet"]
+    code, _, error = run(*line, "--shard", 3, "--skip-bad-images")  # continues, as the error advised
     assert code == 0
     assert "note: 1 images could not be decoded, such as dog/2.png" in error
-    assert loaded(tmp_path / "some")[2].tolist() == [name for name in sorted(NAMES) if name != "dog/2.png"]
+    assert "6 embeddings in 3 shards, 1 of which were there already" in error
+    assert loaded(tmp_path / "out")[2].tolist() == [name for name in sorted(NAMES) if name != "dog/2.png"]
+    assert run(*line, "--shard", 3)[0] == 2  # shards without the image stay refused
+
+
+@pytest.mark.parametrize("model", ["st:no/such-model", "clip:no/such-model", "timm:resnet18"])
+def test_a_hub_that_cannot_be_reached_is_not_asked(run, photos, tmp_path, monkeypatch, model):
+    pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    from huggingface_hub import constants
+
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("time.sleep", lambda _: pytest.fail("the hub was asked again"))
+    (tmp_path / "texts.txt").write_text("one\n")
+    source = ("--text", tmp_path / "texts.txt") if model[:2] == "st" else ("--images", photos)
+    code, _, error = run("embed", "--model", model, *source, "-o", tmp_path / "out")
+    assert code == 2
+    assert ("could not be downloaded" if model[:4] == "timm" else "the hub cannot be reached") in error
+    assert error.count("\n") == 1
+    assert constants.HF_HUB_OFFLINE is False
 
 
 def test_half_precision_computes_nearly_the_same(run, photos, vit, tmp_path):

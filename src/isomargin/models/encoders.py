@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from isomargin.core import checks
 from isomargin.core.errors import InputError
 from isomargin.core.extras import missing_package
+from isomargin.models.hub import cache_if_unreachable
 from isomargin.models.torchvision_shim import import_torchvision
 from isomargin.models.weights import load_file, load_lite, make_pretrained, timm_statistics
 
@@ -108,13 +109,22 @@ def _explained(name: str, rest: str, opened: Callable[[], Any]) -> Any:
     """Open a model; a failure becomes one sentence."""
     if rest.startswith((".", "/", "~")) and not Path(rest).expanduser().is_dir():
         raise InputError(f"there is no folder {rest}: check the path of the model")
+    asked = True
     try:
-        return opened()
+        if _folder(rest) is not None:
+            return opened()
+        with cache_if_unreachable() as asked:
+            return opened()
     except InputError:
         raise
     except ModuleNotFoundError as error:
         raise missing_package(error) or error from error
     except Exception as error:  # libraries of hubs fail in many ways
+        if not asked and isinstance(error, OSError):
+            raise InputError(
+                f"the model {name} is not in the hub's cache, and the hub cannot be reached: save the model on a "
+                "machine with network, and give its folder in place of the name"
+            ) from error
         words = " ".join(str(error).split())
         raise InputError(
             f"the model {name} could not be opened ({type(error).__name__}: {words[:160]}): check the name, or give a "

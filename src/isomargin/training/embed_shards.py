@@ -194,19 +194,25 @@ def _check_folder(folder: Path) -> None:
 
 
 def _check_record(folder: Path, record: dict[str, Any]) -> None:
-    """Write the record of a new folder; refuse one whose shards were made otherwise, and say what differs."""
+    """Write the record of a folder without shards; refuse one whose shards were made otherwise, and say what differs.
+
+    Images that cannot be decoded may be left out from now on: complete shards have none.
+    """
     path = folder / RECORD
-    if not path.is_file():
-        with atomic_write(path) as temporary:
-            temporary.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        return
-    try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{path} is damaged: give a new folder with --output") from error
-    differs = [name for name, value in record.items() if not isinstance(known, dict) or known.get(name) != value]
-    if differs:
-        raise InputError(
-            f"{folder} has shards of another run (other {', '.join(differs).replace('_', ' ')}): give a new folder "
-            "with --output, or delete this one"
-        )
+    known: Any = None
+    if path.is_file() and any(folder.glob("part-*.parquet")):
+        try:
+            known = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise InputError(f"{path} is damaged: give a new folder with --output") from error
+        if known == record:
+            return
+        known = known if isinstance(known, dict) else {}
+        differs = [name for name, value in record.items() if known.get(name) != value]
+        if differs != ["skip_bad_images"] or not record["skip_bad_images"]:
+            raise InputError(
+                f"{folder} has shards of another run (other {', '.join(differs).replace('_', ' ')}): give a new folder "
+                "with --output, or delete this one"
+            )
+    with atomic_write(path) as temporary:
+        temporary.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
