@@ -45,8 +45,8 @@ Work = Annotated[
     Path | None,
     typer.Option(
         "--work",
-        help="Create this folder for the sorted embeddings of shards. By default a temporary one is used. With --ray it "
-        "keeps finished parts too, from which the same command goes on after a failure.",
+        help="Create this folder for the sorted embeddings of shards. By default a temporary one is used. With --ray, "
+        "finished parts are kept there too, and the same command goes on from them after a failure.",
     ),
 ]
 Ray = Annotated[
@@ -54,8 +54,8 @@ Ray = Annotated[
     typer.Option(
         "--ray",
         metavar="auto|ADDRESS|local",
-        help="Count the parts on a Ray cluster: the one that this machine belongs to, the one at an address, or one that "
-        "is started on this machine. --memory and --threads are then those of each part, by default 4GB and 1.",
+        help="Count the parts on a Ray cluster: the one that this machine belongs to, the one at an address, or one "
+        "that is started on this machine. --memory and --threads are then those of each part, by default 4GB and 1.",
     ),
 ]
 Parts = Annotated[
@@ -63,7 +63,7 @@ Parts = Annotated[
     typer.Option(
         "--parts",
         min=1,
-        help="Number of parts, with --ray. By default 4 for each that can be counted at the same time.",
+        help="Number of parts, with --ray. By default 4 for each that can be counted at a time.",
     ),
 ]
 
@@ -96,7 +96,7 @@ class PartOptions:
         """Refuse options that cannot be used with parts; ``given`` says which of them were given."""
         if self.source is None:
             raise InputError(
-                "--memory, --part, --work, --ray and --parts need embeddings: give a folder, a pattern or a file of them"
+                "--memory, --part, --work, --ray and --parts need embeddings: give a folder, a pattern or a file"
             )
         if self.parts is not None and self.ray is None:
             raise InputError("--parts is for --ray: give a cluster, or count parts one by one with --part")

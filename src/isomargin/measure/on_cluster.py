@@ -1,7 +1,7 @@
 """Evaluate on a Ray cluster: the connection, the number of parts, the journal and the progress of one call.
 
-Nothing is started on a running cluster; ``local`` starts one on this machine, which ends with the call. What runs on the
-cluster is in ``ray_parts.py``.
+On a running cluster nothing is started; ``local`` starts a cluster on this machine, which ends with the call. What
+runs on it is in ``ray_parts.py``.
 """
 
 import logging
@@ -99,8 +99,8 @@ def check_address(cluster: str) -> None:
         return
     if "://" in cluster:
         raise InputError(
-            f"the Ray cluster {cluster!r} is the address of a Ray client: run the command on a node of the cluster, with "
-            "ray job submit for example, and give auto"
+            f"the Ray cluster {cluster!r} is the address of a Ray client: run the command on a node of the cluster, "
+            "with ray job submit for example, and give auto"
         )
     host, _, port = cluster.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
@@ -109,8 +109,8 @@ def check_address(cluster: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=REACHED).close()
     except OSError as error:
         raise InputError(
-            f"no Ray cluster answers at {cluster} ({error.strerror or error}): check the address, which ray start --head "
-            "prints"
+            f"no Ray cluster answers at {cluster} ({error.strerror or error}): check the address, which ray start "
+            "--head prints"
         ) from error
 
 

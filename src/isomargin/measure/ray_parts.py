@@ -23,7 +23,14 @@ from isomargin.core.text import listed_numbers
 from isomargin.measure.pairs.distances import Floats
 from isomargin.measure.pairs.part_files import PartFile, already_counted, name_of, save_part
 from isomargin.measure.pairs.part_plan import PartPlan
-from isomargin.measure.pairs.parts import PartCounts, SuperblockCounts, count_part, finish_parts, merge_superblocks
+from isomargin.measure.pairs.parts import (
+    PartCounts,
+    SuperblockCounts,
+    count_part,
+    finish_parts,
+    merge_superblocks,
+    narrowed,
+)
 from isomargin.measure.pairs.prepare import Prepared, is_prepared
 from isomargin.measure.pairs.tiles import PassResult
 from isomargin.measure.settings import Settings
@@ -163,6 +170,8 @@ def count_or_read(sent: SentPlan, journal: Journal | None, number: int, threads:
         counts = PartFile.open(journal.folder / name_of(plan, number)).counts()
     else:
         counts = count_part(plan, number, threads=threads)
+        narrow = {superblock: narrowed(found) for superblock, found in counts.superblocks.items()}
+        counts = replace(counts, superblocks=narrow)
         if keeps and journal is not None:
             save_part(journal.folder, plan, journal.settings, counts)
     return [Counted(counts.large, keeps), *(found for _, found in sorted(counts.superblocks.items()))]
@@ -181,7 +190,7 @@ def merge_some(sent: SentPlan, superblock: int, *counts: SuperblockCounts) -> li
     plan, merged = sent.open(), counts[0]
     for found in counts[1:]:
         merged = merge_superblocks(plan, superblock, merged, writable(found))
-    return [None, merged]
+    return [None, narrowed(merged)]
 
 
 def writable(counts: SuperblockCounts) -> SuperblockCounts:
