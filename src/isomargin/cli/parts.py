@@ -4,7 +4,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -152,7 +152,10 @@ def evaluate_in_parts(
         count_one(options, reading, output, threads, settings)
         return None
     keys = {"embeddings_key": reading.embeddings_key, "labels_key": reading.labels_key}
-    with writing(options.work) if options.work is not None else nullcontext():
+    with (
+        writing(options.work) if options.work is not None else nullcontext(),
+        redirect_stdout(sys.stderr) if options.ray is not None else nullcontext(),  # Ray prints which tasks it repeats
+    ):
         return evaluate_shards(
             options.source,
             memory=memory,

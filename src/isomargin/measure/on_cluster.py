@@ -153,6 +153,8 @@ def journal_in(folder: Path, settings: Settings) -> Iterator[Journal]:
     with locked(folder, wait=False) as free:
         if not free:
             raise InputError(f"{folder} is in use by another evaluation: wait until it ends, or choose another folder")
+        for left_behind in folder.glob(".journal-*"):  # by a call that was killed
+            left_behind.unlink(missing_ok=True)
         mark = folder / f".journal-{secrets.token_hex(8)}"
         mark.touch()
         try:
