@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 
 VARIABLE = "FAULTS"
+LOCAL = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
+"""Settings of clusters in tests: no reports, and workers that are not put behind the other processes of the machine."""
 PATIENCE = 120  # seconds for a gate to open
 
 

@@ -23,7 +23,8 @@ SMALL = {"MOST_BINS": 512, "TILE_ROWS": 32}
 def test_counts_on_ray_are_the_single_pass_bit_for_bit_although_a_worker_is_killed(tmp_path, monkeypatch):
     import ray
 
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    for name, value in ray_faults.LOCAL.items():
+        monkeypatch.setenv(name, value)
     rows, labels = clusters(900, 30, dimensions=8)
     im.EmbeddingSet(rows, labels).save(tmp_path / "items.npy")
     with limits(**SMALL):

@@ -1,5 +1,6 @@
 """Two nodes of a Ray cluster with little memory: workers, nodes and drivers die, parts fail, storage is not shared."""
 
+import importlib.util
 import json
 import os
 import shutil
@@ -19,12 +20,13 @@ from isomargin.measure.pairs.tiles import count_pairs
 from isomargin.measure.parts import merge_files
 from isomargin.measure.settings import Settings
 from measure import ray_faults
+from measure.ray_faults import LOCAL
 from measure.test_parts import FEW_PAIRS, assert_identical, limits
 
-ray = pytest.importorskip("ray", reason="ray is not installed")
-from ray.cluster_utils import Cluster  # noqa: E402
-
-pytestmark = pytest.mark.cluster
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed"),
+]
 
 MEMORY = "600MB"
 SMALL = {"MOST_BINS": 1 << 15, "TILE_ROWS": 32}  # results of a part are then in the object store of its node
@@ -33,11 +35,20 @@ PARTS = 12
 SECONDS = 300
 
 
+def head_node(**choices):
+    """A cluster of one node."""
+    from ray.cluster_utils import Cluster
+
+    os.environ.update(LOCAL)
+    return Cluster(initialize_head=True, head_node_args={"include_dashboard": False, **NODE, **choices})
+
+
 @contextmanager
 def two_nodes():
     """A cluster of two nodes, each with room for one part at a time; gives it and its second node."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    cluster = Cluster(initialize_head=True, head_node_args={"include_dashboard": False, **NODE})
+    import ray
+
+    cluster = head_node()
     try:
         yield cluster, cluster.add_node(**NODE)
     finally:
@@ -48,6 +59,8 @@ def two_nodes():
 @contextmanager
 def driver(cluster, folder, **faults):
     """Connect this process, as the driver, with workers that have these faults."""
+    import ray
+
     environment = ray_faults.environment(folder, limits=SMALL, **faults)
     ray.init(cluster.address, log_to_driver=False, runtime_env=environment)
     try:
@@ -72,6 +85,12 @@ def evaluate(prepared, work=None, parts=PARTS, progress=None):
     return im.evaluate_shards(prepared.folder, **options, **FEW_PAIRS)
 
 
+def nodes():
+    import ray
+
+    return ray.nodes()
+
+
 def until(what, seconds=SECONDS):
     deadline = time.monotonic() + seconds
     while not what():
@@ -93,7 +112,7 @@ def test_a_killed_worker_a_removed_node_and_a_new_one_leave_the_counts_as_they_a
 
         evaluation = evaluate(prepared, progress=change_nodes)
         assert 0 < changed[0] < 1
-        alive = [node["Alive"] for node in ray.nodes()]
+        alive = [node["Alive"] for node in nodes()]
         assert (alive.count(True), alive.count(False)) == (2, 1)
     begun = ray_faults.counted(tmp_path)
     print(f"parts begun: {begun}")
@@ -186,29 +205,30 @@ def may_mount():
     return shutil.which("unshare") is not None and subprocess.run(tried, capture_output=True).returncode == 0
 
 
-@pytest.mark.skipif(not may_mount(), reason="a node without shared storage needs the right to mount")
 def test_a_set_larger_than_the_object_store_reaches_nodes_without_shared_storage(tmp_path):
+    import ray
+
+    if not may_mount():
+        pytest.skip("a node without shared storage needs the right to mount")
     shared = tmp_path / "shared"
     shared.mkdir()
-    rows, labels = clusters(24_000, 400, dimensions=1024)
+    rows, labels = clusters(11_000, 300, dimensions=2048)
     im.EmbeddingSet(rows.astype(np.float32), labels).save(shared / "items.npy")
     prepared = im.prepare(shared / "items.npy", shared / "prepared")
     assert prepared.vectors.nbytes > NODE["object_store_memory"]
-    plan = plan_for(prepared, PARTS, "2GB", Settings())
+    plan = plan_for(prepared, 6, "2GB", Settings())
     single = count_pairs(prepared.data(), k=Settings().k, layout=plan.layout)
     assert single.counts.negatives.counts.nbytes > NODE["object_store_memory"]
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    head = {"include_dashboard": False, **NODE, "num_cpus": 0}  # parts are counted on the other node alone
-    cluster = Cluster(initialize_head=True, head_node_args=head)
+    cluster = head_node(num_cpus=0)  # parts are counted on the other node alone
     node = hidden_node(cluster, shared)
     try:
         ray.init(cluster.address, log_to_driver=False)
         until(lambda: ray.cluster_resources().get("CPU", 0) == 1)
         evaluation = im.evaluate_shards(
-            prepared.folder, memory="2GB", cluster="auto", parts=PARTS, work=shared / "work", **FEW_PAIRS
+            prepared.folder, memory="2GB", cluster="auto", parts=6, work=shared / "work", **FEW_PAIRS
         )
         assert_identical(evaluation, single)
-        assert len(list((shared / "work").glob("part-*.npz"))) == PARTS
+        assert len(list((shared / "work").glob("part-*.npz"))) == 6
         assert_identical(merge_files(shared / "work"), single)
     finally:
         ray.shutdown()

@@ -32,6 +32,8 @@ from isomargin.measure.settings import Settings
 PATIENCE = 60  # seconds in which nodes of a running cluster may still join
 REACHED = 5  # seconds in which an address has to answer
 PARTS_PER_PLACE = 4  # so that all places have work until shortly before the end
+LOCAL = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
+"""Settings of a cluster on this machine. Ray's workers have a low priority by default, unlike this process."""
 OOM_RETRIES = "RAY_task_oom_retries"  # Ray repeats without end what is killed because the node's memory is full
 
 
@@ -76,7 +78,8 @@ def connected(cluster: str) -> Iterator[None]:
     os.environ.setdefault(OOM_RETRIES, "3")
     try:
         if cluster == "local":
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            for name, value in LOCAL.items():
+                os.environ.setdefault(name, value)
             own = {"num_cpus": available_cores(), "include_dashboard": False}
             ray.init("local", log_to_driver=False, logging_level=logging.ERROR, **own)
         else:

@@ -39,7 +39,7 @@ RETRIES = 3  # of a part whose worker or node dies, or whose files cannot be rea
 FAILED_PARTS = 3  # after so many failed parts, no others are started
 FAN_IN = 4  # counts of a superblock that are merged at a time
 IN_FLIGHT = 2  # parts that run or wait, per place to run
-SENT_BYTES = 64 << 20  # rows sent at a time to a node that does not see the folder
+SENT_BYTES = 16 << 20  # rows sent at a time to a node that does not see the folder
 SECONDS = 1.0  # between looks at the nodes
 
 Report = Callable[[int, int], None]
