@@ -30,13 +30,13 @@ from measuring import seconds, verdict
 
 MEMORY = "2GB"
 LIMIT = 1.2
-SMALL = (24_000, 4_500)  # items and classes for which 1,000 parts take about a minute
+SMALL = (24_000, 4_500, 16)  # items, classes and dimensions whose 1,000 parts are counted in little time
 PARTS = (1, 10, 100, 1000)
 
 
-def prepared_in(folder: Path, items: int, classes: int) -> Prepared:
+def prepared_in(folder: Path, items: int, classes: int, dimensions: int = DIMENSIONS) -> Prepared:
     """Write embeddings of this size, sorted by class."""
-    vectors, labels = make_embeddings(items, classes)
+    vectors, labels = make_embeddings(items, classes, dimensions)
     np.save(folder / f"{items}.npy", vectors)
     np.save(folder / f"{items}.labels.npy", labels)
     return im.prepare(folder / f"{items}.npy", folder / f"prepared-{items}")
@@ -117,7 +117,7 @@ def main() -> None:
     divisor, most = (3, min(100, arguments.most)) if arguments.quick else (1, arguments.most)
     with tempfile.TemporaryDirectory() as name, connected("local"):
         folder = Path(name)
-        small = prepared_in(folder, SMALL[0] // divisor, SMALL[1] // divisor)
+        small = prepared_in(folder, SMALL[0] // divisor, SMALL[1] // divisor, SMALL[2])
         on_cluster(small, 4)  # starts the workers, which import and compile
         if arguments.ratio or not arguments.parts:
             ratio(prepared_in(folder, PRODUCTS[0] // divisor, PRODUCTS[1] // divisor), folder, arguments.rounds)

@@ -63,7 +63,7 @@ Parts = Annotated[
     typer.Option(
         "--parts",
         min=1,
-        help="Number of parts, with --ray. By default 4 for each that can be counted at a time.",
+        help="Number of parts, with --ray. By default 3 for each that can be counted at a time.",
     ),
 ]
 

@@ -31,7 +31,7 @@ from isomargin.measure.settings import Settings
 
 PATIENCE = 60  # seconds in which nodes of a running cluster may still join
 REACHED = 5  # seconds in which an address has to answer
-PARTS_PER_PLACE = 4  # so that all places have work until shortly before the end
+PARTS_PER_PLACE = 3  # so that all places have work until shortly before the end
 LOCAL = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 """Settings of a cluster on this machine. Ray's workers have a low priority by default, unlike this process."""
 OOM_RETRIES = "RAY_task_oom_retries"  # Ray repeats without end what is killed because the node's memory is full

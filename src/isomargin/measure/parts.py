@@ -63,7 +63,7 @@ def evaluate_shards(
             terminal after two seconds.
         cluster: count parts on a Ray cluster: its address, ``"auto"`` for the one that this machine belongs to, or
             ``"local"`` to start one on this machine. A connection that Ray has already is used.
-        parts: number of parts on a cluster; by default 4 for each part that can be counted at the same time.
+        parts: number of parts on a cluster; by default 3 for each part that can be counted at the same time.
         settings: the settings of `isomargin.evaluate`, except for ``exact``, ``device`` and the paper's sampled
             pairs. With ``pairs="stratified"``, negatives are sampled so that the FAR of each class has a relative
             standard error of at most ``relative_error`` at ``target_far``; retrieval scores are then left out.
