@@ -313,9 +313,7 @@ def count_on_ray(
     run = Run(plan, journal, threads)
     there = [number for number in plan.numbers if journal is not None and journal.has(plan, number)]
     known = set(there)
-    lengths = np.diff(plan.part_ends).tolist()
-    longest_first = sorted(set(plan.numbers) - known, key=lambda number: (-lengths[number - 1], number))
-    to_start = iter([*there, *longest_first])
+    to_start = iter([*there, *(number for number in plan.numbers if number not in known)])
     more, limit, looked = True, 0, 0.0
     try:
         while more or run.counting or run.others:
