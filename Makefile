@@ -46,6 +46,7 @@ format: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/bench_evaluate.py
 	$(BIN)/python benchmarks/bench_gallery.py
+	$(BIN)/python benchmarks/bench_ray.py
 	$(BIN)/python benchmarks/bench_losses.py
 	$(BIN)/python benchmarks/bench_training.py
 	$(BIN)/python benchmarks/bench_report.py

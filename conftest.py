@@ -3,14 +3,14 @@
 import importlib.util
 
 NEEDED = {
-    "torchmetrics": "torchmetrics",
-    "sentence_transformers": "sentence_transformers",
-    "lightning": "pytorch_lightning",
+    "integrations/torchmetrics": "torchmetrics",
+    "integrations/sentence_transformers": "sentence_transformers",
+    "integrations/lightning": "pytorch_lightning",
+    "measure/on_cluster": "ray",
+    "measure/ray_parts": "ray",
 }
-"""By the name of a file in isomargin/integrations: the package that it imports."""
+"""By the name of a file in isomargin: the package that it imports."""
 
 collect_ignore = [
-    f"src/isomargin/integrations/{name}.py"
-    for name, package in NEEDED.items()
-    if importlib.util.find_spec(package) is None
+    f"src/isomargin/{name}.py" for name, package in NEEDED.items() if importlib.util.find_spec(package) is None
 ]

@@ -14,7 +14,7 @@ import isomargin as im
 
 BLOCKED = (
     *("torch", "torchvision", "timm", "lightning_fabric", "pytorch_metric_learning", "tensorboard"),
-    *("huggingface_hub", "fontTools", "matplotlib"),
+    *("huggingface_hub", "fontTools", "matplotlib", "ray"),
 )
 """Not pydantic, which newer versions of typer need themselves, nor yaml, which numba reads where it is there."""
 
@@ -92,6 +92,7 @@ NEEDED = {
     "adapt a.npz": "train",
     "demo": "train",
     "evaluate a.npz --device cpu": "train",
+    "evaluate b.safetensors --ray local": "ray",
     "report run --thumbnails 2": "train",
     "figure utility_curves run -o curves.png": "figures",
 }

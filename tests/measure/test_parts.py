@@ -141,8 +141,14 @@ def test_the_parts_of_a_plan_have_every_tile_once(sizes, parts):
         starts = set(np.cumsum([0, *sizes]).tolist())
         assert set(plan.row_edges.tolist()) <= starts  # superblocks end where classes end
         assert set(plan.row_edges.tolist()) <= set(plan.layout.edges.tolist())
+        lengths = np.diff(plan.part_ends)
+        assert lengths.min() >= 1
+        assert (
+            np.abs(plan.part_ends - plan.tiles * np.arange(plan.parts + 1) / plan.parts).max() < plan.tiles / plan.parts
+        )
         found = []
         for number in plan.numbers:
+            assert lengths[number - 1] == sum(cell.end - cell.first for cell in plan.cells(number))
             for cell in plan.cells(number):
                 first = [int(plan.block_edges[i]) for i in (cell.one, cell.other)]
                 rows_there = int(plan.block_edges[cell.one + 1]) - first[0]

@@ -33,7 +33,7 @@ from isomargin.cli.opening import (
     shifts_of,
     without_warnings,
 )
-from isomargin.cli.parts import Memory, Part, PartOptions, Work, evaluate_in_parts
+from isomargin.cli.parts import Memory, Part, PartOptions, Parts, Ray, Work, evaluate_in_parts
 from isomargin.cli.trials import (
     CostFalseAccept,
     CostFalseReject,
@@ -190,6 +190,8 @@ def evaluate(
     memory: Memory = None,
     part: Part = None,
     work: Work = None,
+    ray: Ray = None,
+    parts: Parts = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Measure how consistently one distance threshold works across classes, and how well the embeddings retrieve.
@@ -206,7 +208,7 @@ def evaluate(
     check_draws(draws, confidence)
     if resample != "classes" and not intervals:
         raise InputError("--resample needs --intervals: give both, or neither")
-    part_options = PartOptions(file, memory, part, work)
+    part_options = PartOptions(file, memory, part, work, ray, parts)
     if part is None:
         check_writable(output, ".json")
     for name, given in {"the equalizer": equalizer, "the file of class thresholds": class_thresholds}.items():

@@ -4,6 +4,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,17 +14,14 @@ import typer
 from isomargin.cli.common import check_writable, show, writing
 from isomargin.cli.opening import EmbeddingsKey, LabelsKey, ReadOptions
 from isomargin.core.errors import InputError
-from isomargin.core.files import locked
 from isomargin.core.memory import read_size
 from isomargin.core.progress import progress_bar
 from isomargin.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from isomargin.measure.evaluation import Evaluation
-    from isomargin.measure.pairs.prepare import Prepared
 
 MEMORY = "4GB"
-PREPARED = "prepared"  # in the folder of the parts, if the embeddings were not prepared before
 
 Memory = Annotated[
     str | None,
@@ -46,7 +44,26 @@ Part = Annotated[
 Work = Annotated[
     Path | None,
     typer.Option(
-        "--work", help="Create this folder for the sorted embeddings of shards. By default a temporary one is used."
+        "--work",
+        help="Create this folder for the sorted embeddings of shards. By default a temporary one is used. With --ray, "
+        "finished parts are kept there too, and the same command goes on from them after a failure.",
+    ),
+]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="auto|ADDRESS|local",
+        help="Count the parts on a Ray cluster: the one that this machine belongs to, the one at an address, or one "
+        "that is started on this machine. --memory and --threads are then those of each part, by default 4GB and 1.",
+    ),
+]
+Parts = Annotated[
+    int | None,
+    typer.Option(
+        "--parts",
+        min=1,
+        help="Number of parts, with --ray. By default 3 for each that can be counted at a time.",
     ),
 ]
 
@@ -62,23 +79,34 @@ class PartOptions:
     part: str | None
     """The part to count."""
     work: Path | None
-    """Where sorted embeddings go."""
+    """Where sorted embeddings go, and finished parts with a cluster."""
+    ray: str | None = None
+    """The Ray cluster."""
+    parts: int | None = None
+    """Number of parts on it."""
 
     @property
     def wanted(self) -> bool:
         """Whether to count in parts: an option asks for it, or the source has shards."""
-        asked = self.memory is not None or self.part is not None or self.work is not None
+        options = (self.memory, self.part, self.work, self.ray, self.parts)
+        asked = any(option is not None for option in options)
         return asked or (self.source is not None and has_shards(self.source))
 
     def check(self, given: Mapping[str, bool]) -> None:
         """Refuse options that cannot be used with parts; ``given`` says which of them were given."""
         if self.source is None:
-            raise InputError("--memory, --part and --work need embeddings: give a folder, a pattern or a file of them")
+            raise InputError(
+                "--memory, --part, --work, --ray and --parts need embeddings: give a folder, a pattern or a file"
+            )
+        if self.parts is not None and self.ray is None:
+            raise InputError("--parts is for --ray: give a cluster, or count parts one by one with --part")
+        if self.part is not None and self.ray is not None:
+            raise InputError("--part counts one part here and --ray all parts on a cluster: give one of the two")
         read_size(self.memory or MEMORY, "--memory")
         reasons = {"--labels": "put the labels of X.npy beside it, in X.labels.npy or X.labels.txt"}
         for option in (option for option, is_given in given.items() if is_given):
             reason = reasons.get(option, "leave it out, or give one file that fits into memory")
-            raise InputError(f"{option} cannot be used with shards, --memory or --part: {reason}")
+            raise InputError(f"{option} cannot be used with shards, --memory, --part or --ray: {reason}")
 
     def check_part(self, given: Mapping[str, bool]) -> None:
         """Refuse what a single part cannot give."""
@@ -124,9 +152,20 @@ def evaluate_in_parts(
         count_one(options, reading, output, threads, settings)
         return None
     keys = {"embeddings_key": reading.embeddings_key, "labels_key": reading.labels_key}
-    with progress_bar("counting pairs") as report:
+    with (
+        writing(options.work) if options.work is not None else nullcontext(),
+        redirect_stdout(sys.stderr) if options.ray is not None else nullcontext(),  # Ray prints which tasks it repeats
+    ):
         return evaluate_shards(
-            options.source, memory=memory, work=options.work, threads=threads, progress=report, **keys, **settings
+            options.source,
+            memory=memory,
+            work=options.work,
+            threads=threads,
+            progress="auto",
+            cluster=options.ray,
+            parts=options.parts,
+            **keys,
+            **settings,
         )
 
 
@@ -138,7 +177,7 @@ def count_one(
     from isomargin.measure.pairs.part_files import already_counted, name_of, save_part
     from isomargin.measure.pairs.part_plan import plan_for
     from isomargin.measure.pairs.parts import count_part
-    from isomargin.measure.parts import part_settings
+    from isomargin.measure.parts import part_settings, prepare_once
 
     number, parts = options.numbers()
     if output is None:
@@ -148,7 +187,8 @@ def count_one(
     checked = part_settings(**settings)
     memory = options.memory or MEMORY
     with writing(output):
-        prepared = open_or_prepare(options, reading, output, memory)
+        keys = {"embeddings_key": reading.embeddings_key, "labels_key": reading.labels_key}
+        prepared = prepare_once(options.source, output, memory, **keys)
         check_rates(prepared.data(), checked)
         plan = plan_for(prepared, parts, memory, checked)
         output.mkdir(parents=True, exist_ok=True)
@@ -160,28 +200,6 @@ def count_one(
             counts = count_part(plan, number, threads=threads, progress=report)
         path = save_part(output, plan, checked, counts)
     print(f"part {number} of {parts}: {path}, counted in {time.monotonic() - begin:.1f} s")
-
-
-def open_or_prepare(options: PartOptions, reading: ReadOptions, output: Path, memory: str) -> "Prepared":
-    """Open prepared embeddings; shards are prepared in the folder of the parts, by the first part that comes."""
-    from isomargin.io.shards import open_shards
-    from isomargin.measure.pairs.prepare import Prepared, is_prepared, prepare
-
-    source = options.source
-    assert source is not None
-    if is_prepared(source):
-        return Prepared.open(source)
-    folder = output / PREPARED
-    shards = open_shards(source, reading.embeddings_key, reading.labels_key)  # before any folder is created
-    if not is_prepared(folder):
-        with locked(output, wait=True):
-            if not is_prepared(folder):
-                keys = {"embeddings_key": reading.embeddings_key, "labels_key": reading.labels_key}
-                return prepare(source, folder, memory=memory, **keys)
-    prepared = Prepared.open(folder)
-    if prepared.sources != shards.fingerprint():
-        raise InputError(f"{folder} was prepared from other files, or they have changed since: choose another --output")
-    return prepared
 
 
 def prepare(

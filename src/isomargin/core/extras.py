@@ -18,6 +18,7 @@ EXTRAS = {
     "duckdb": ("duckdb",),
     "postgresql": ("psycopg",),
     "faiss": ("faiss",),
+    "ray": ("ray",),
     "datasets": ("datasets",),
     "torchmetrics": ("torchmetrics",),
     "sentence-transformers": ("sentence_transformers", "transformers", "accelerate"),

@@ -9,8 +9,10 @@ DELAY = 2.0
 
 
 @contextmanager
-def progress_bar(title: str) -> Iterator[Callable[[float], None] | None]:
+def progress_bar(title: str, details: bool = False) -> Iterator[Callable[..., None] | None]:
     """Yield a function that takes the share that is done, or None if standard error is not a terminal.
+
+    With ``details`` it takes a text as well, which replaces the bar's own estimate of the time left.
 
     >>> with progress_bar("counting") as report:
     ...     report is None or callable(report)
@@ -22,15 +24,16 @@ def progress_bar(title: str) -> Iterator[Callable[[float], None] | None]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    last = TextColumn("{task.fields[detail]}") if details else TimeRemainingColumn()
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), last)
     bar = Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False)
-    task = bar.add_task(title, total=1.0)
+    task = bar.add_task(title, total=1.0, detail="")
     begin = time.monotonic()
 
-    def report(share: float) -> None:
+    def report(share: float, detail: str = "") -> None:
         if time.monotonic() - begin > DELAY:
             bar.start()  # has no effect if it has started
-        bar.update(task, completed=share)
+        bar.update(task, completed=share, detail=detail)
 
     try:
         yield report

@@ -8,11 +8,17 @@ users.
 import os
 import tempfile
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from isomargin.core import checks
 from isomargin.core.errors import InputError
+from isomargin.core.extras import import_or_explain
+from isomargin.core.files import locked
+from isomargin.core.progress import progress_bar
+from isomargin.io.shards import open_shards
 from isomargin.measure.evaluate import check_rates, note_on_closeness, why_bins_are_coarse
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.pairs.part_files import PartFolder
@@ -24,6 +30,8 @@ from isomargin.measure.pairs.tiles import PassResult
 from isomargin.measure.settings import Settings
 from isomargin.measure.statistics.item_noise import measure_item_noise
 
+PREPARED = "prepared"  # in the folder of the parts, if the embeddings were not prepared before
+
 
 def evaluate_shards(
     source: Any,
@@ -33,22 +41,29 @@ def evaluate_shards(
     embeddings_key: str = "embeddings",
     labels_key: str = "labels",
     threads: int | None = None,
-    progress: Callable[[float], None] | None = None,
+    progress: Callable[[float], None] | Literal["auto"] | None = None,
+    cluster: str | None = None,
+    parts: int | None = None,
     **settings: Any,
 ) -> Evaluation:
-    """Evaluate a folder or pattern of files, or a file larger than memory, all parts in this process.
+    """Evaluate a folder or pattern of files, or a file larger than memory, in this process or on a Ray cluster.
 
     Pairs are always counted in bins, so that scores agree with those of `isomargin.evaluate` to 1e-4.
 
     Args:
         source: a folder or pattern of `.parquet`, `.npy` or `.safetensors` files, one such file, a list of them, or a
             folder that `isomargin.prepare` wrote.
-        memory: memory to use, such as ``"4GB"``.
-        work: a folder that is created for the sorted embeddings; a temporary one by default.
+        memory: memory to use, such as ``"4GB"``; on a cluster, of each part.
+        work: a folder that is created for the sorted embeddings; a temporary one by default. With ``cluster``, finished
+            parts are kept there as well: after a failure, the same call goes on from them.
         embeddings_key: name of the column or tensor that holds the embeddings.
         labels_key: name of the column or tensor that holds the labels.
-        threads: number of CPU threads; by default one per core.
-        progress: a function that is called with the share of the work done.
+        threads: number of CPU threads, by default one per core; on a cluster those of each part, by default 1.
+        progress: a function that is called with the share of the work done; ``"auto"`` shows a progress bar on a
+            terminal after two seconds.
+        cluster: count parts on a Ray cluster: its address, ``"auto"`` for the one that this machine belongs to, or
+            ``"local"`` to start one on this machine. A connection that Ray has already is used.
+        parts: number of parts on a cluster; by default 3 for each part that can be counted at the same time.
         settings: the settings of `isomargin.evaluate`, except for ``exact``, ``device`` and the paper's sampled
             pairs. With ``pairs="stratified"``, negatives are sampled so that the FAR of each class has a relative
             standard error of at most ``relative_error`` at ``target_far``; retrieval scores are then left out.
@@ -65,16 +80,55 @@ def evaluate_shards(
     1200
     """
     checked = part_settings(**settings)
-    with tempfile.TemporaryDirectory() as temporary:
+    if parts is not None:
+        checks.whole(parts, "parts")
+        if cluster is None:
+            raise InputError(
+                f"parts is {parts}, but all parts are counted in this process: give cluster, or leave it out"
+            )
+    bar: AbstractContextManager[Any] = (
+        progress_bar("counting pairs", details=cluster is not None) if progress == "auto" else nullcontext(progress)
+    )
+    keys = {"embeddings_key": embeddings_key, "labels_key": labels_key}
+    with tempfile.TemporaryDirectory() as temporary, bar as report:
+        if cluster is not None:
+            on_cluster = import_or_explain("isomargin.measure.on_cluster")
+            on_cluster.check_address(cluster)
+            prepared = prepare_once(source, Path(temporary if work is None else work), memory, **keys)
+            check_rates(prepared.data(), checked)
+            kept = None if work is None else Path(work)
+            details = progress == "auto"
+            plan, result = on_cluster.count(prepared, checked, cluster, parts, memory, threads, kept, report, details)
+            return assemble(plan, result, checked, None)
         if isinstance(source, str | Path) and is_prepared(Path(source)):
             prepared = Prepared.open(source)
         else:
             folder = Path(temporary) / "prepared" if work is None else Path(work)
-            prepared = prepare(source, folder, memory=memory, embeddings_key=embeddings_key, labels_key=labels_key)
+            prepared = prepare(source, folder, memory=memory, **keys)
         check_rates(prepared.data(), checked)
         plan = plan_for(prepared, 1, memory, checked)
-        counts = count_part(plan, 1, threads=threads, progress=progress)
+        counts = count_part(plan, 1, threads=threads, progress=report)
         return merge_parts(plan, [counts], threads=threads, **settings)
+
+
+def prepare_once(
+    source: Any, folder: Path, memory: str | int, *, embeddings_key: str = "embeddings", labels_key: str = "labels"
+) -> Prepared:
+    """Open prepared embeddings; others are prepared in the folder of the parts, by whoever comes first."""
+    if isinstance(source, str | Path) and is_prepared(Path(source)):
+        return Prepared.open(source)
+    target = folder / PREPARED
+    shards = open_shards(source, embeddings_key, labels_key)  # before any folder is created
+    if not is_prepared(target):
+        with locked(folder, wait=True):
+            if not is_prepared(target):
+                return prepare(source, target, memory=memory, embeddings_key=embeddings_key, labels_key=labels_key)
+    prepared = Prepared.open(target)
+    if prepared.sources != shards.fingerprint():
+        raise InputError(
+            f"{target} was prepared from other files, or they have changed since: choose another folder for the parts"
+        )
+    return prepared
 
 
 def merge_parts(

@@ -20,7 +20,7 @@ from isomargin.core.json_values import digest
 from isomargin.core.text import listed_numbers
 from isomargin.measure.pairs.distances import Floats
 from isomargin.measure.pairs.part_plan import PartPlan, plan_for
-from isomargin.measure.pairs.parts import PartCounts, SuperblockCounts, check_numbers, merge_superblocks
+from isomargin.measure.pairs.parts import PartCounts, SuperblockCounts, check_numbers, merge_superblocks, narrowed
 from isomargin.measure.pairs.prepare import Prepared, is_prepared
 from isomargin.measure.settings import Settings
 
@@ -130,8 +130,9 @@ def save_part(folder: Path, plan: PartPlan, settings: Settings, counts: PartCoun
 def arrays_of(counts: PartCounts) -> Iterator[tuple[str, NDArray[Any]]]:
     """Yield the arrays of a part with their names in its file."""
     for superblock, found in sorted(counts.superblocks.items()):
+        narrow = narrowed(found)
         for field in fields(SuperblockCounts):
-            if (array := getattr(found, field.name)) is not None:
+            if (array := getattr(narrow, field.name)) is not None:
                 yield f"{superblock}/{field.name}", array
     for scores in counts.large.values():
         yield "large", scores

@@ -26,7 +26,7 @@ from isomargin.measure.pairs.stratified import columns_for
 from isomargin.measure.pairs.tiles import Layout, Tile, number_of_bins, tournament
 from isomargin.measure.settings import Settings
 
-VERSION = 1
+VERSION = 2
 HELD = 4  # superblocks' worth of memory in a part: two are counted, and the counts of two more wait to be merged
 ROW_BYTES = 72  # of labels and ranks of a row, without the slots of its positives
 
@@ -131,10 +131,23 @@ class PartPlan:
         """Number of tiles; of blocks, if their negatives are sampled."""
         return int(self.cell_ends[-1])
 
+    @cached_property
+    def part_ends(self) -> NDArray[np.int64]:
+        """(parts + 1,) number of tiles before each part, and of all tiles.
+
+        Parts are equally long, but one ends where a cell ends if that is less than half a part away: each cell that a
+        part has some tiles of costs it the positives of two superblocks again.
+        """
+        equal = np.array([self.tiles * at // self.parts for at in range(self.parts + 1)], np.int64)
+        after = np.minimum(np.searchsorted(self.cell_ends, equal), len(self.cell_ends) - 1)
+        before, behind = self.cell_ends[np.maximum(after - 1, 0)], self.cell_ends[after]
+        nearest = np.where(equal - before < behind - equal, before, behind)
+        return np.where(2 * np.abs(nearest - equal) * self.parts < self.tiles - self.parts, nearest, equal)
+
     def cells(self, number: int) -> Iterator[Cell]:
         """Yield the tiles of a part, cell by cell."""
-        begin, end = (self.tiles * at // self.parts for at in (number - 1, number))
         ends = self.cell_ends
+        begin, end = self.part_ends[number - 1 : number + 1].tolist()
         index = int(np.searchsorted(ends, begin, side="right")) - 1
         if self.columns is not None:
             while begin < end:

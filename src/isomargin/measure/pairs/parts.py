@@ -7,7 +7,7 @@ sums are formed only once all parts are merged, in the order of the rows.
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ class SuperblockCounts:
     """What a part has counted of the rows of one superblock."""
 
     negatives: NDArray[Any]
-    """(classes, bins) negative pairs, uint32, or int64 where that could overflow."""
+    """(classes, bins) negative pairs: uint32, or int64 where that could overflow; fewer bytes once `narrowed`."""
     positives: NDArray[Any] | None
     """(pairs,) similarities of positive pairs, or (classes, bins) if they are binned; None if another part has them."""
     nearer: NDArray[np.int32]
@@ -189,6 +189,12 @@ def merge_superblocks(
         alive,
         between,
     )
+
+
+def narrowed(counts: SuperblockCounts) -> SuperblockCounts:
+    """Hold the negatives in as few bytes as they need: in one part, few bins have more than 255 pairs of a class."""
+    most = counts.negatives.max(initial=0)
+    return replace(counts, negatives=counts.negatives.astype(np.min_scalar_type(most), copy=False))
 
 
 def finish_parts(

@@ -1,0 +1,202 @@
+"""Evaluate on a Ray cluster: the connection, the number of parts, the journal and the progress of one call.
+
+On a running cluster nothing is started; ``local`` starts a cluster on this machine, which ends with the call. What
+runs on it is in ``ray_parts.py``.
+"""
+
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import ray
+
+from isomargin.core import checks
+from isomargin.core.errors import InputError
+from isomargin.core.files import locked
+from isomargin.core.memory import read_size
+from isomargin.core.threads import available_cores
+from isomargin.measure.pairs import tiles
+from isomargin.measure.pairs.part_files import PartFile
+from isomargin.measure.pairs.part_plan import PartPlan, plan_for
+from isomargin.measure.pairs.prepare import Prepared
+from isomargin.measure.pairs.tiles import PassResult
+from isomargin.measure.ray_parts import Journal, Report, count_on_ray, places
+from isomargin.measure.settings import Settings
+
+PATIENCE = 60  # seconds in which nodes of a running cluster may still join
+REACHED = 5  # seconds in which an address has to answer
+PARTS_PER_PLACE = 3  # so that all places have work until shortly before the end
+LOCAL = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
+"""Settings of a cluster on this machine. Ray's workers have a low priority by default, unlike this process."""
+OOM_RETRIES = "RAY_task_oom_retries"  # Ray repeats without end what is killed because the node's memory is full
+
+
+def count(
+    prepared: Prepared,
+    settings: Settings,
+    cluster: str,
+    parts: int | None,
+    memory: str | int,
+    threads: int | None,
+    folder: Path | None,
+    progress: Callable[..., None] | None,
+    details: bool,
+) -> tuple[PartPlan, PassResult]:
+    """Count all parts of prepared embeddings on a cluster; ``folder`` keeps those that are done."""
+    cores, size = 1 if threads is None else checks.whole(threads, "threads"), read_size(memory)
+    kept = None if folder is None else parts_kept_in(folder)
+    if parts is not None and kept is not None and parts != kept:
+        raise InputError(f"parts is {parts}, but {folder} has parts of {kept}: leave it out, or choose another folder")
+    with connected(cluster):
+        room = wait_for_places(cores, size, cluster)
+        plan = plan_on(prepared, size, settings, parts or kept, room)
+        report = reporter(plan, progress, details)
+        if folder is None:
+            return plan, count_on_ray(plan, settings.k, None, cores, report)
+        with journal_in(folder, settings) as journal:
+            return plan, count_on_ray(plan, settings.k, journal, cores, report)
+
+
+# ----- the cluster
+
+
+@contextmanager
+def connected(cluster: str) -> Iterator[None]:
+    """Connect this process to a cluster: ``"auto"``, an address, or ``"local"`` for one of its own on this machine.
+
+    A connection that the process has already is used, and stays.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    os.environ.setdefault(OOM_RETRIES, "3")
+    try:
+        if cluster == "local":
+            for name, value in LOCAL.items():
+                os.environ.setdefault(name, value)
+            own = {"num_cpus": available_cores(), "include_dashboard": False}
+            ray.init("local", log_to_driver=False, logging_level=logging.ERROR, **own)
+        else:
+            ray.init(cluster, log_to_driver=False, logging_level=logging.ERROR)
+    except (RuntimeError, ValueError, OSError) as error:
+        words = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"there is no connection to the Ray cluster {cluster!r} ({words}): start one with ray start --head, or use "
+            "local for this machine alone"
+        ) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def check_address(cluster: str) -> None:
+    """Refuse an address at which nothing answers. Ray would wait for minutes, and then end the process."""
+    if cluster in ("auto", "local") or ray.is_initialized():
+        return
+    if "://" in cluster:
+        raise InputError(
+            f"the Ray cluster {cluster!r} is the address of a Ray client: run the command on a node of the cluster, "
+            "with ray job submit for example, and give auto"
+        )
+    host, _, port = cluster.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise InputError(f"the Ray cluster is {cluster!r}: auto, local or an address such as 10.0.0.1:6379 is needed")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=REACHED).close()
+    except OSError as error:
+        raise InputError(
+            f"no Ray cluster answers at {cluster} ({error.strerror or error}): check the address, which ray start "
+            "--head prints"
+        ) from error
+
+
+def wait_for_places(threads: int, memory: int, cluster: str) -> int:
+    """Return how many parts can be counted at a time. If no node is large enough, wait for one, and then refuse."""
+    deadline = time.monotonic() + (0 if cluster == "local" else PATIENCE)
+    while not (found := places(threads, memory)):
+        if time.monotonic() >= deadline:
+            raise InputError(
+                f"no node of the Ray cluster has {threads} CPUs and {memory / 1e9:.3g} GB of memory for a part: use a "
+                "smaller memory, or fewer threads"
+            )
+        time.sleep(0.5)
+    return found
+
+
+# ----- the plan and the journal
+
+
+def plan_on(prepared: Prepared, memory: int, settings: Settings, parts: int | None, room: int) -> PartPlan:
+    """Plan so many parts; by default several for each place, and at most one pair of superblocks for each part."""
+    if parts is not None:
+        return plan_for(prepared, parts, memory, settings)
+    sampled, blocks = settings.pairs == "stratified", -(-len(prepared.vectors) // tiles.TILE_ROWS)
+    most = blocks if sampled else blocks * (blocks + 1) // 2
+    plan = plan_for(prepared, min(PARTS_PER_PLACE * room, most), memory, settings)
+    cells = plan.superblocks if sampled else plan.superblocks * (plan.superblocks + 1) // 2
+    return plan if cells <= plan.parts else plan_for(prepared, min(cells, plan.tiles), memory, settings)
+
+
+def parts_kept_in(folder: Path) -> int | None:
+    """Return into how many parts the plan of the files in a folder divides the pairs; None if it has no such files."""
+    first = next(iter(sorted(folder.glob("part-*.npz"))), None)
+    return None if first is None else int(PartFile.open(first).header["parts"])
+
+
+@contextmanager
+def journal_in(folder: Path, settings: Settings) -> Iterator[Journal]:
+    """Use a folder as the journal, alone."""
+    with locked(folder, wait=False) as free:
+        if not free:
+            raise InputError(f"{folder} is in use by another evaluation: wait until it ends, or choose another folder")
+        for left_behind in folder.glob(".journal-*"):  # by a call that was killed
+            left_behind.unlink(missing_ok=True)
+        mark = folder / f".journal-{secrets.token_hex(8)}"
+        mark.touch()
+        try:
+            yield Journal(folder.resolve(), settings, mark.name)
+        finally:
+            mark.unlink(missing_ok=True)
+
+
+# ----- progress
+
+
+def reporter(plan: PartPlan, progress: Callable[..., None] | None, details: bool) -> Report | None:
+    """Turn a function that takes the share of the work done, and a text with ``details``, into one that takes parts."""
+    if progress is None:
+        return None
+    n, begin = len(plan.prepared.vectors), time.monotonic()
+    pairs = n * (n - 1) // 2 if plan.columns is None else n * plan.columns
+
+    def report(done: int, known: int) -> None:
+        share = done / plan.parts
+        if not details:
+            progress(share)
+            return
+        progress(share, progress_text(done, known, plan.parts, pairs, time.monotonic() - begin))
+
+    return report
+
+
+def progress_text(done: int, known: int, parts: int, pairs: int, seconds: float) -> str:
+    """Say how many parts are done, how fast pairs are counted and how long the rest will take.
+
+    >>> progress_text(10, 2, 64, 64_000_000, 4.0)
+    '10 of 64 parts, 2.0 million pairs/s, 0:00:27 left'
+    >>> progress_text(2, 2, 64, 64_000_000, 4.0)
+    '2 of 64 parts'
+    """
+    text = f"{done:,} of {parts:,} parts"
+    if done <= known:  # those were in the journal
+        return text
+    speed = (done - known) / seconds
+    left = timedelta(seconds=round((parts - done) / speed))
+    return f"{text}, {pairs / parts * speed / 1e6:,.1f} million pairs/s, {left} left"

@@ -1,0 +1,375 @@
+"""Count the parts of a plan on a Ray cluster: one task per part, and trees of tasks that merge their counts.
+
+Ray places tasks, moves their results and repeats what fails; this module says what the tasks are and how many may wait.
+Workers map the prepared embeddings into memory where they see the folder; elsewhere the rows come through Ray's object
+store, from the driver's node. The files of finished parts, in a folder, are the journal.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+from ray.exceptions import OutOfMemoryError, RayError, RayTaskError, WorkerCrashedError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from isomargin.core.errors import InputError
+from isomargin.core.text import listed_numbers
+from isomargin.measure.pairs.distances import Floats
+from isomargin.measure.pairs.part_files import PartFile, already_counted, name_of, save_part
+from isomargin.measure.pairs.part_plan import PartPlan
+from isomargin.measure.pairs.parts import (
+    PartCounts,
+    SuperblockCounts,
+    count_part,
+    finish_parts,
+    merge_superblocks,
+    narrowed,
+)
+from isomargin.measure.pairs.prepare import Prepared, is_prepared
+from isomargin.measure.pairs.tiles import PassResult
+from isomargin.measure.settings import Settings
+
+RETRIES = 3  # of a part whose worker or node dies, or whose files cannot be read or written
+FAILED_PARTS = 3  # after so many failed parts, no others are started
+FAN_IN = 4  # counts of a superblock that are merged at a time
+IN_FLIGHT = 2  # parts that run or wait, per place to run
+SENT_BYTES = 16 << 20  # rows sent at a time to a node that does not see the folder
+SECONDS = 1.0  # between looks at the nodes
+
+Report = Callable[[int, int], None]
+"""Is called with the number of parts that are done, and how many of them were in the journal already."""
+
+
+# ----- what is sent to workers
+
+
+class RowsElsewhere:
+    """The vectors of a folder that this node does not see: tasks on the driver's node, which does, read the rows."""
+
+    def __init__(self, folder: Path, shape: tuple[int, int], node: str) -> None:
+        self.folder, self.shape = folder, shape
+        self.read = ray.remote(read_rows).options(num_cpus=0, max_retries=RETRIES, scheduling_strategy=on(node))
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice | NDArray[np.int64]) -> NDArray[np.float32]:
+        wanted = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else rows
+        found = np.empty((len(wanted), self.shape[1]), np.float32)
+        step = max(1, SENT_BYTES // (4 * self.shape[1]))
+        for first in range(0, len(wanted), step):  # one after the other, so that the object store may be small
+            piece = wanted[first : first + step]
+            sent = slice(int(piece[0]), int(piece[-1]) + 1) if isinstance(rows, slice) else piece
+            found[first : first + step] = ray.get(self.read.remote(self.folder, sent))
+        return found
+
+
+def read_rows(folder: Path, rows: slice | NDArray[np.int64]) -> NDArray[np.float32]:
+    """Read some rows, on the driver's node."""
+    return np.ascontiguousarray(Prepared.open(folder).vectors[rows])
+
+
+@dataclass(frozen=True)
+class SentPlan:
+    """A plan without the vectors, for workers on any node."""
+
+    digest: str
+    """The plan's digest."""
+    node: str
+    """The driver's node, which sees the folder of the embeddings."""
+    shape: tuple[int, int]
+    """Shape of the vectors."""
+    prepared: dict[str, Any]
+    """Fields of `Prepared` without the vectors."""
+    plan: dict[str, Any]
+    """Fields of the plan without the embeddings."""
+
+    @classmethod
+    def of(cls, plan: PartPlan, node: str) -> "SentPlan":
+        """Take the vectors out of a plan."""
+        prepared, whole = (
+            {field.name: getattr(source, field.name) for field in fields(source)} for source in (plan.prepared, plan)
+        )
+        shape = prepared.pop("vectors").shape
+        del whole["prepared"]
+        prepared["folder"] = prepared["folder"].resolve()
+        return cls(plan.digest, node, shape, prepared, whole)
+
+    def open(self) -> PartPlan:
+        """Return the plan, with vectors that are read from the folder or, where it is not seen, from its node."""
+        folder: Path = self.prepared["folder"]
+        key = self.digest, folder, self.node
+        if key not in _plans:
+            local = Prepared.open(folder) if is_prepared(folder) else None
+            if local is None or local.digest != self.prepared["digest"]:
+                rows: Any = RowsElsewhere(folder, self.shape, self.node)
+                local = Prepared(vectors=rows, **self.prepared)
+            plan = PartPlan(prepared=local, **self.plan)
+            vars(plan)["digest"] = self.digest  # known already
+            if plan.strips and isinstance(local.vectors, RowsElsewhere):
+                raise InputError(
+                    "the queries of classes of more than 512 items are ranked from complete rows, and a worker does "
+                    f"not see {folder}: prepare the embeddings on storage that all nodes share, or leave out map_at_r"
+                )
+            _plans.clear()
+            _plans[key] = plan
+        return _plans[key]
+
+
+_plans: dict[tuple[str, Path, str], PartPlan] = {}
+"""The plan that this worker counted last."""
+
+
+@dataclass(frozen=True)
+class Journal:
+    """The folder of the files of finished parts."""
+
+    folder: Path
+    """The folder."""
+    settings: Settings
+    """The settings of the evaluation, which the files hold."""
+    mark: str
+    """Name of a file in it, by which a worker knows that it sees the same folder."""
+
+    def seen(self) -> bool:
+        """Whether this process sees the folder."""
+        return (self.folder / self.mark).exists()
+
+    def has(self, plan: PartPlan, number: int) -> bool:
+        """Whether a part is in the journal; the file of another plan is refused."""
+        return already_counted(self.folder, plan, self.settings, number)
+
+
+class Counted(NamedTuple):
+    """What the driver learns of a part that is done."""
+
+    large: dict[int, Floats]
+    """Ranks of queries of large classes."""
+    kept: bool
+    """Whether its file is in the journal."""
+
+
+# ----- tasks
+
+
+def count_or_read(sent: SentPlan, journal: Journal | None, number: int, threads: int) -> list[Any]:
+    """Count a part and write it into the journal; or read it from there, if an earlier attempt came that far.
+
+    Returns:
+        `Counted`, and the counts of each superblock that the part touches, in order.
+    """
+    plan = sent.open()
+    keeps = journal is not None and journal.seen()
+    if keeps and journal is not None and journal.has(plan, number):
+        counts = PartFile.open(journal.folder / name_of(plan, number)).counts()
+    else:
+        counts = count_part(plan, number, threads=threads)
+        narrow = {superblock: narrowed(found) for superblock, found in counts.superblocks.items()}
+        counts = replace(counts, superblocks=narrow)
+        if keeps and journal is not None:
+            save_part(journal.folder, plan, journal.settings, counts)
+    return [Counted(counts.large, keeps), *(found for _, found in sorted(counts.superblocks.items()))]
+
+
+def save_here(
+    sent: SentPlan, journal: Journal, number: int, superblocks: list[int], counted: Counted, *found: SuperblockCounts
+) -> None:
+    """Write a part into the journal, on the driver's node, because its worker does not see the folder."""
+    counts = PartCounts(sent.digest, (number,), dict(zip(superblocks, found, strict=True)), counted.large)
+    save_part(journal.folder, sent.open(), journal.settings, counts)
+
+
+def merge_some(sent: SentPlan, superblock: int, *counts: SuperblockCounts) -> list[Any]:
+    """Merge counts of one superblock. Returns None, which the driver waits for, and the merged counts."""
+    plan, merged = sent.open(), counts[0]
+    for found in counts[1:]:
+        merged = merge_superblocks(plan, superblock, merged, writable(found))
+    return [None, narrowed(merged)]
+
+
+def writable(counts: SuperblockCounts) -> SuperblockCounts:
+    """Copy the ranks, because arrays in the object store are read-only and kernels are compiled for the others."""
+    return replace(counts, alive=counts.alive.copy(), between=counts.between.copy())
+
+
+def on(node: str) -> NodeAffinitySchedulingStrategy:
+    """Run a task on this node."""
+    return NodeAffinitySchedulingStrategy(node, soft=False)
+
+
+# ----- the driver
+
+
+class Run:
+    """One run over all parts: what is in flight, what waits to be merged, and what has failed."""
+
+    def __init__(self, plan: PartPlan, journal: Journal | None, threads: int) -> None:
+        self.plan, self.journal, self.threads = plan, journal, threads
+        node = ray.get_runtime_context().get_node_id()
+        self.sent = ray.put(SentPlan.of(plan, node))
+        self.sent_journal = ray.put(journal)
+        tried = {"max_retries": RETRIES, "retry_exceptions": [OSError, MemoryError]}
+        self.anywhere = {"num_cpus": threads, "memory": plan.memory, **tried}
+        self.here = {"num_cpus": min(1, cores_of(node)), "scheduling_strategy": on(node), **tried}
+        self.count = ray.remote(count_or_read)
+        self.save = ray.remote(save_here).options(**self.here)
+        self.merge = ray.remote(merge_some).options(num_cpus=1, num_returns=2, **tried)
+        self.touched = {number: touched_by(plan, number) for number in plan.numbers}
+        self.left = Counter(superblock for found in self.touched.values() for superblock in found)
+        self.waiting: list[list[list[Any]]] = [[] for _ in range(plan.superblocks)]  # by height of their tree
+        self.counting: dict[Any, tuple[int, list[Any]]] = {}  # the parts in flight: number, counts by superblock
+        self.others: dict[Any, str] = {}  # merges, and parts that are being saved
+        self.large: dict[int, Floats] = {}
+        self.failed: dict[int, str] = {}
+        self.done = 0
+
+    def start(self, number: int, read: bool) -> None:
+        """Submit a part."""
+        options = self.here if read else self.anywhere
+        task = self.count.options(num_returns=1 + len(self.touched[number]), **options)
+        counted, *counts = task.remote(self.sent, self.sent_journal, number, self.threads)
+        self.counting[counted] = number, counts
+
+    def finish(self, task: Any) -> None:
+        """Take note of what has ended: a part, a merge, or a part that was saved."""
+        if task in self.others:
+            what = self.others.pop(task)
+            try:
+                ray.get(task)
+            except RayError as error:
+                raise InputError(f"{what} failed {RETRIES + 1} times ({reason(error)}){self.advice()}") from error
+            return
+        number, counts = self.counting.pop(task)
+        try:
+            counted: Counted = ray.get(task)
+        except RayError as error:
+            self.failed[number] = reason(error)
+            return
+        self.large |= counted.large
+        if self.journal is not None and not counted.kept:
+            saved = self.save.remote(self.sent, self.sent_journal, number, self.touched[number], task, *counts)
+            self.others[saved] = f"saving part {number}"
+        for superblock, found in zip(self.touched[number], counts, strict=True):
+            self.left[superblock] -= 1
+            self.add(superblock, found, 0)
+        self.done += 1
+
+    def add(self, superblock: int, counts: Any, height: int) -> None:
+        """Let counts wait for others of the same superblock, and merge them when there are enough, or no more come."""
+        heights = self.waiting[superblock]
+        heights.extend([] for _ in range(height + 1 - len(heights)))
+        heights[height].append(counts)
+        all_here = self.left[superblock] == 0
+        together = [found for same in heights for found in same] if all_here else heights[height]
+        if len(together) < (2 if all_here else FAN_IN):
+            return
+        done, merged = self.merge.remote(self.sent, superblock, *together)
+        self.others[done] = f"merging superblock {superblock}"
+        if all_here:
+            self.waiting[superblock] = [[merged]]
+        else:
+            heights[height] = []
+            self.add(superblock, merged, height + 1)
+
+    def take(self, superblock: int) -> SuperblockCounts:
+        """Return the merged counts of a superblock, and let go of them."""
+        ((found,),) = (same for same in self.waiting[superblock] if same)
+        self.waiting[superblock] = []
+        try:
+            return writable(ray.get(found))
+        except RayError as error:
+            raise InputError(f"the counts of a superblock were lost ({reason(error)}){self.advice()}") from error
+
+    def advice(self) -> str:
+        """Say what is kept and what to do."""
+        if self.journal is None:
+            return ": give a folder as work, and what is done is kept there"
+        return f": what is done is kept in {self.journal.folder}, and the same call goes on from there"
+
+    def check_failed(self) -> None:
+        """Raise one sentence if parts have failed."""
+        if self.failed:
+            number, why = next(iter(self.failed.items()))
+            times = f" {RETRIES + 1} times" if why.startswith("its worker") else ""
+            raise InputError(
+                f"part {listed_numbers(sorted(self.failed))} of {self.plan.parts} failed{times} "
+                f"({'' if len(self.failed) == 1 else f'part {number}: '}{why}){self.advice()}"
+            )
+
+
+def count_on_ray(
+    plan: PartPlan, k: Sequence[int], journal: Journal | None, threads: int, report: Report | None
+) -> PassResult:
+    """Count all parts of a plan on the cluster that this process is connected to, and assemble their counts.
+
+    Of the counts, this process holds those of all classes once, and those of one superblock in addition.
+    """
+    run = Run(plan, journal, threads)
+    there = [number for number in plan.numbers if journal is not None and journal.has(plan, number)]
+    known = set(there)
+    to_start = iter([*there, *(number for number in plan.numbers if number not in known)])
+    more, limit, looked = True, 0, 0.0
+    try:
+        while more or run.counting or run.others:
+            if time.monotonic() - looked > SECONDS:  # nodes come and go
+                limit, looked = IN_FLIGHT * max(1, places(threads, plan.memory)), time.monotonic()
+            while more and len(run.counting) < limit and len(run.others) < 2 * limit:
+                number = next(to_start, None)
+                if number is None or len(run.failed) >= FAILED_PARTS:
+                    more = False
+                else:
+                    run.start(number, read=number in known)
+            pending = [*run.counting, *run.others]
+            if pending:
+                ended, _ = ray.wait(pending, num_returns=len(pending), timeout=0, fetch_local=False)
+                for task in ended or ray.wait(pending, timeout=SECONDS, fetch_local=False)[0]:
+                    run.finish(task)
+            if report is not None:
+                report(run.done, min(run.done, len(known)))
+            if run.failed and journal is None:  # nothing would be kept
+                break
+        run.check_failed()
+        return finish_parts(plan, run.take, run.large, k)
+    finally:
+        for task in [*run.counting, *run.others]:
+            ray.cancel(task, force=True)
+
+
+def cores_of(node: str) -> float:
+    """Return the number of cores of a node on which tasks may run; that of a head node is often 0."""
+    return float(sum(found["Resources"].get("CPU", 0) for found in ray.nodes() if found["NodeID"] == node))
+
+
+def places(threads: int, memory: int) -> int:
+    """Return how many parts the nodes that are there now can count at the same time."""
+    found = 0
+    for node in ray.nodes():
+        if node["Alive"]:
+            cores, room = (node["Resources"].get(name, 0) for name in ("CPU", "memory"))
+            found += int(min(cores // threads, room // memory))
+    return found
+
+
+def touched_by(plan: PartPlan, number: int) -> list[int]:
+    """List the superblocks of which a part leaves counts."""
+    return sorted({superblock for cell in plan.cells(number) for superblock in (cell.one, cell.other)})
+
+
+def reason(error: RayError) -> str:
+    """Say in a few words why a task failed."""
+    if isinstance(error, RayTaskError):
+        cause = error.cause if isinstance(error.cause, Exception) else error
+        if isinstance(cause, InputError):
+            return str(cause)
+        return f"{type(cause).__name__}: {' '.join(str(cause).split())[:200]}"
+    if isinstance(error, OutOfMemoryError):
+        return "its worker ran out of memory: use a smaller memory, or more parts"
+    if isinstance(error, WorkerCrashedError):
+        return "its worker died"
+    return f"its worker or its node was lost, {type(error).__name__}"
