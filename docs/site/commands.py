@@ -10,8 +10,6 @@ from sphinx.application import Sphinx
 
 MARK = "<!-- commands -->"
 HEADER = "| option | what it does |\n|---|---|"
-BRACKET = "\\["
-"""So that a default in brackets is not read as a link."""
 
 
 def in_cell(text: str) -> str:
@@ -19,12 +17,17 @@ def in_cell(text: str) -> str:
     return re.sub(r"\s+", " ", text).replace("|", "\\|")
 
 
+def with_links(text: str) -> str:
+    """Text in which a bracket starts no link, except where a page is named."""
+    return re.sub(r"\b(docs/([\w-]+\.md))", r"[\1](../\2)", text.replace("[", "\\["))
+
+
 def described(command: Any, name: str, context: Any) -> str:
     """A section on one command."""
     records = [record for parameter in command.params if (record := parameter.get_help_record(context))]
     usage = " ".join(["isomargin", name, *command.collect_usage_pieces(context)])
-    text = [" ".join(paragraph.split()) for paragraph in command.help.split("\n\n")]
-    rows = [f"| `{in_cell(names)}` | {in_cell(meaning).replace('[', BRACKET)} |" for names, meaning in records]
+    text = [with_links(" ".join(paragraph.split())) for paragraph in command.help.split("\n\n")]
+    rows = [f"| `{in_cell(names)}` | {with_links(in_cell(meaning))} |" for names, meaning in records]
     return "\n\n".join([f"## {name}", *text, f"```text\n{usage}\n```", "\n".join([HEADER, *rows])])
 
 

@@ -81,7 +81,7 @@ class Equalizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sciki
     Args:
         neighbours: number of neighbours, k.
         skip: number of nearest neighbours that are left out.
-        weight: w.
+        weight: the weight w.
         method: ``"local"`` or ``"cohort"``.
         threads: number of CPU threads; by default one per core.
 
