@@ -36,7 +36,7 @@ EXPECT = re.compile(r"^<!-- expect: (.*?) -->\n", re.MULTILINE)
 MADE = "was not found, so these are made vectors"
 """What tutorial_data prints where a data set is missing; the numbers in the text are then not those of the examples."""
 
-MINUTES = 10
+MINUTES = 30
 """For the examples of one page."""
 
 WITHOUT_DATA = """```{warning}
