@@ -21,7 +21,6 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 80
 copybutton_selector = "div:not(.output) > div.highlight > pre"
 
-smartquotes = False  # two hyphens are an option, not a dash
 myst_heading_anchors = 4
 html_theme = "furo"
 html_title = "isomargin"

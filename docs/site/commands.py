@@ -18,8 +18,10 @@ def in_cell(text: str) -> str:
 
 
 def with_links(text: str) -> str:
-    """Text in which a bracket starts no link, except where a page is named."""
-    return re.sub(r"\b(docs/([\w-]+\.md))", r"[\1](../\2)", text.replace("[", "\\["))
+    """Text with options as code and names of pages as links, in which no bracket starts a link."""
+    passages = re.split("(`.*?`)", text.replace("[", "\\["))  # those with an odd index are code already
+    passages[::2] = [re.sub(r"(?<!\S)--[\w-]+", r"`\g<0>`", passage) for passage in passages[::2]]
+    return re.sub(r"\b(docs/([\w-]+\.md))", r"[\1](../\2)", "".join(passages))
 
 
 def described(command: Any, name: str, context: Any) -> str:
