@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test test-cluster reproduce-smoke results-page browser lint format bench clean
+.PHONY: demo test docs docs-look test-cluster reproduce-smoke results-page browser lint format bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/isomargin demo --report
@@ -15,6 +15,15 @@ test: $(VENV)/.installed-dev
 # Several nodes on this machine, some of which fail: a few minutes. Prints what was measured.
 test-cluster: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m cluster -rP tests
+
+# The documentation site, with the examples of its pages run: docs/_build/html/index.html opens from the disk.
+docs: $(VENV)/.installed-docs
+	$(BIN)/python -m sphinx -b html -j $(WORKERS) -q -W --keep-going docs docs/_build/html
+	$(BIN)/python docs/site/check_links.py docs/_build/html
+
+# Pictures of the site's main pages, and its search, in a browser without a network.
+docs-look: $(VENV)/.installed-docs
+	$(BIN)/python docs/site/look.py
 
 # Every experiment of lab/, end to end, on data small enough for a minute: shows that each one runs, not what it finds.
 reproduce-smoke: $(VENV)/.installed
@@ -52,7 +61,7 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/bench_report.py
 
 clean:
-	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) runs docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -67,6 +76,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) --editable '.[dev]'
 	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-docs: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) --editable '.[dev,docs]'
+	@touch $@ $(VENV)/.installed $(VENV)/.installed-dev
 
 $(VENV)/.installed-bench: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) --editable '.[dev,bench]'

@@ -81,7 +81,7 @@ class Equalizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sciki
     Args:
         neighbours: number of neighbours, k.
         skip: number of nearest neighbours that are left out.
-        weight: w.
+        weight: the weight w.
         method: ``"local"`` or ``"cohort"``.
         threads: number of CPU threads; by default one per core.
 
@@ -330,7 +330,7 @@ class Equalizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sciki
 
     @property
     def axis(self) -> ScoreAxis:
-        """The axis of equalized distances: similarities differ from cosines by at most 2w + |c|."""
+        """The axis of equalized distances: similarities differ from cosines by at most 2w + abs(c)."""
         return ScoreAxis.equalized(-1 - 2 * self.weight_ + self.offset_, 1 + 2 * self.weight_ + self.offset_)
 
     def shifts(self, embeddings: Any, ids: Any = None, new_classes: Any = None) -> Shifts:

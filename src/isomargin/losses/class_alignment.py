@@ -56,7 +56,7 @@ class ClassAlignmentLoss(PairLoss):
     positive_weight, negative_weight: of the two variances. Similarities of classes differ by hundredths, so their
         squares need a large weight. Better is `share(ClassAlignmentLoss(), 0.3)`, which suits nearly every base loss.
         Aligning negative pairs too lowered OPIS less on held-out classes, so their weight is 0.
-    temperature: t. Small: only the least similar positive, or the most similar negative, counts; large: the mean.
+    temperature: t; small: only the least similar positive, or the most similar negative, counts; large: the mean.
     negative_temperature: t of the negative pairs, if it differs. With 0.03 only the most similar ones count, which
         decide at what threshold a class reaches a low false accept rate.
     scale_free: divide by the squared mean gap p − n (at least 0.01²), because thresholds are judged relative to the

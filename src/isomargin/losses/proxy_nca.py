@@ -78,7 +78,7 @@ class ProxyNCAPlusPlusLoss(_NearestProxyLoss):
     Parameters
     ----------
     num_classes, embedding_size: number of proxies and of their dimensions. Labels go from 0 to num_classes − 1.
-    temperature: T.
+    temperature: the temperature T.
     learning_rate_factor: the learning rate of the proxies relative to the model's. The authors' 1e5 (4e2 for the
         proxies, 4e-3 for the model; 1e4 on Stanford Online Products) belongs to Adam with eps = 1, so
         `parameter_groups` sets that eps for the proxies. At Adam's usual eps a step moves each number by about the
