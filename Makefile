@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test docs docs-look test-cluster reproduce-smoke results-page browser lint format bench clean
+.PHONY: demo test docs docs-look test-cluster smoke release-check reproduce-smoke results-page browser lint format bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/isomargin demo --report
@@ -24,6 +24,14 @@ docs: $(VENV)/.installed-docs
 # Pictures of the site's main pages, and its search, in a browser without a network.
 docs-look: $(VENV)/.installed-docs
 	$(BIN)/python docs/site/look.py
+
+# The wheel is built, checked and installed without any extra: the core's commands work, and a user's program type-checks.
+smoke: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python release/smoke.py
+
+# Before a release: the core's tests with its oldest and newest dependencies, and every extra. Downloads a few gigabytes.
+release-check: $(VENV)/.installed-dev
+	$(BIN)/python release/check.py
 
 # Every experiment of lab/, end to end, on data small enough for a minute: shows that each one runs, not what it finds.
 reproduce-smoke: $(VENV)/.installed

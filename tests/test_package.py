@@ -74,9 +74,3 @@ def test_an_unknown_name_is_no_attribute():
     with pytest.raises(AttributeError, match="'isomargin' has no attribute 'nonsense'"):
         im.nonsense  # noqa: B018
     assert not hasattr(im, "nonsense")
-
-
-def test_the_version_is_that_of_the_distribution():
-    from importlib.metadata import version
-
-    assert im.__version__ == version("isomargin")

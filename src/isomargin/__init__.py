@@ -1,9 +1,4 @@
-"""One distance threshold that holds for every class: measure how far embeddings are from it, and train towards it.
-
->>> import isomargin as im
->>> im.__version__
-'0.1.0'
-"""
+"""One distance threshold that holds for every class: measure how far embeddings are from it, and train towards it."""
 
 from typing import TYPE_CHECKING, Any
 
