@@ -1,4 +1,4 @@
-"""The compiled kernels: counting and ranking within one tile of similarities, and scans over the counters.
+"""The compiled kernels of the pass over all pairs: counting and ranking within one tile of similarities.
 
 Rows are sorted by class. Index arithmetic is unsigned and inner loops run over slices, because signed indices
 (which numba lets wrap around) and offset indices prevent vectorisation, which costs a factor of three.
@@ -340,68 +340,6 @@ def rank_strip(
                 break
         r_precision[i] = hits / possible
         average_precision[i] = precision / possible
-
-
-@njit(nogil=True, cache=True)
-def count_below(
-    counts: NDArray[Any],  # (classes, bins) uint32 or int64
-    offsets: NDArray[np.int64],  # (classes + 1,) where each class's lookups start
-    bins: NDArray[np.int64],  # (lookups,) ascending within each class
-) -> NDArray[np.int64]:
-    """(lookups,) for each bin that is looked up, the number of the class's pairs in the bins before it."""
-    below = np.empty(bins.size, np.int64)
-    for i in range(counts.shape[0]):
-        total, at = 0, 0
-        for lookup in range(offsets[i], offsets[i + 1]):
-            for b in range(at, bins[lookup]):
-                total += int(counts[i, b])
-            at = bins[lookup]
-            below[lookup] = total
-    return below
-
-
-@njit(nogil=True, cache=True)
-def bins_reaching(
-    counts: NDArray[Any],  # (classes, bins) uint32 or int64
-    wanted: NDArray[np.int64],  # (classes,) at least 1, at most the class's total
-    found: NDArray[np.int64],  # (classes,) out: the first bin by whose end the class has that many pairs
-    below: NDArray[np.int64],  # (classes,) out: the number of pairs before that bin
-) -> None:
-    """Find for each class the bin in which its number of pairs reaches the wanted count."""
-    for i in range(counts.shape[0]):
-        total, b = 0, 0
-        while total + int(counts[i, b]) < wanted[i]:
-            total += int(counts[i, b])
-            b += 1
-        found[i] = b
-        below[i] = total
-
-
-@njit(nogil=True, cache=True)
-def count_levels(
-    similarities: NDArray[Any],  # (rows, columns)
-    levels: NDArray[Any],  # (levels,) descending
-    row_class: NDArray[np.int64],  # (rows,)
-    column_class: NDArray[np.int64],  # (columns,)
-    counts: NDArray[np.int64],  # (rows, levels) out
-) -> None:
-    """Count for each row and level the columns of other classes that are at least that similar."""
-    number = levels.size
-    for row in range(similarities.shape[0]):
-        for column in range(similarities.shape[1]):
-            similarity = similarities[row, column]
-            if similarity < levels[number - 1] or row_class[row] == column_class[column]:
-                continue
-            low, high = 0, number - 1
-            while low < high:
-                middle = (low + high) // 2
-                if similarity >= levels[middle]:
-                    high = middle
-                else:
-                    low = middle + 1
-            counts[row, low] += 1
-        for level in range(1, number):
-            counts[row, level] += counts[row, level - 1]
 
 
 @njit(nogil=True, cache=True)
