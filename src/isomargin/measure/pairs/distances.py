@@ -98,8 +98,9 @@ class ListedDistances:
 
     def within(self, distances: Floats) -> Floats:
         """(classes, m) number of pairs of each class within each distance."""
-        rows = [np.searchsorted(self.of_class(i), distances, side="right") for i in range(len(self.totals))]
-        return np.array(rows, dtype=np.float64)
+        from isomargin.measure.pairs.count_kernels import count_within
+
+        return np.asarray(count_within(self.distances, self.offsets, np.array(distances, np.float64)))
 
     def pooled_within(self, distances: Floats) -> Floats:
         """(m,) number of pairs within each distance, each pair counted once."""
@@ -114,7 +115,11 @@ class ListedDistances:
 
     def pooled_distance_at(self, count: int) -> float:
         """Return the smallest distance within which there are ``count`` pairs."""
-        return float(self.pooled[min(max(count, 1), len(self.pooled)) - 1])
+        return float(self.pooled_distances_at(np.array([count]))[0])
+
+    def pooled_distances_at(self, counts: NDArray[np.int64]) -> Floats:
+        """(m,) smallest distance within which there are that many pairs, for each count."""
+        return np.asarray(self.pooled[np.clip(counts, 1, len(self.pooled)) - 1], np.float64)
 
     def pooled_distance_admitting(self, count: int) -> float:
         """Return the threshold that admits as many pairs as it can but at most ``count``; -inf if there is none.
@@ -172,9 +177,17 @@ class BinnedDistances:
         return float((self.reach - self.start) / self.counts.shape[1])
 
     @cached_property
+    def sums(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(classes,) number of pairs of each class, and (bins,) number of pairs of all classes."""
+        from isomargin.measure.pairs.count_kernels import sum_bins
+
+        totals, pooled = sum_bins(self.counts)
+        return totals, pooled
+
+    @property
     def totals(self) -> NDArray[np.int64]:
         """(classes,) number of pairs of each class."""
-        return np.asarray(self.counts.sum(axis=1, dtype=np.int64))
+        return self.sums[0]
 
     @property
     def pooled_total(self) -> int:
@@ -184,8 +197,7 @@ class BinnedDistances:
     @cached_property
     def pooled_cumulative(self) -> Floats:
         """(bins + 1,) number of pairs below each edge, each pair counted once."""
-        pooled = self.counts.sum(axis=0, dtype=np.int64)
-        return np.concatenate([[0.0], np.cumsum(pooled)]) / self.appearances
+        return np.concatenate([[0.0], np.cumsum(self.sums[1])]) / self.appearances
 
     @property
     def mean_similarity(self) -> float:
@@ -210,7 +222,7 @@ class BinnedDistances:
 
     def within(self, distances: Floats) -> Floats:
         """(classes, m) number of pairs of each class within each distance."""
-        from isomargin.measure.pairs.kernels import count_below
+        from isomargin.measure.pairs.count_kernels import count_below
 
         bins, share = self.place(distances)
         classes, order = len(self.counts), np.argsort(bins, kind="stable")
@@ -221,7 +233,7 @@ class BinnedDistances:
 
     def within_own(self, offsets: NDArray[np.int64], distances: Floats) -> Floats:
         """(m,) number of pairs of class i within each of ``distances[offsets[i]:offsets[i + 1]]``, ascending."""
-        from isomargin.measure.pairs.kernels import count_below
+        from isomargin.measure.pairs.count_kernels import count_below
 
         bins, share = self.place(distances)
         class_index = np.repeat(np.arange(len(self.counts)), np.diff(offsets))
@@ -243,7 +255,7 @@ class BinnedDistances:
 
     def class_distance_at(self, counts: NDArray[np.int64]) -> Floats:
         """(classes,) smallest distance within which each class has its count of pairs; NaN for an empty class."""
-        from isomargin.measure.pairs.kernels import bins_reaching
+        from isomargin.measure.pairs.count_kernels import bins_reaching
 
         found = np.full(len(self.counts), np.nan)
         nonempty = np.flatnonzero(self.totals)
@@ -258,7 +270,11 @@ class BinnedDistances:
 
     def pooled_distance_at(self, count: int) -> float:
         """Return the smallest distance within which there are ``count`` pairs."""
-        return float(self.invert(np.array([min(max(count, 1), self.pooled_total) - 0.5]))[0])
+        return float(self.pooled_distances_at(np.array([count]))[0])
+
+    def pooled_distances_at(self, counts: NDArray[np.int64]) -> Floats:
+        """(m,) smallest distance within which there are that many pairs, for each count."""
+        return self.invert(np.clip(counts, 1, self.pooled_total) - 0.5)
 
     def pooled_distance_admitting(self, count: int) -> float:
         """Return the bin edge that admits as many pairs as it can but at most ``count``; -inf if there is none.

@@ -1,4 +1,4 @@
-"""The compiled kernels: counting and ranking within one tile of similarities, and scans over the counters.
+"""The compiled kernels of the pass over all pairs: counting and ranking within one tile of similarities.
 
 Rows are sorted by class. Index arithmetic is unsigned and inner loops run over slices, because signed indices
 (which numba lets wrap around) and offset indices prevent vectorisation, which costs a factor of three.
@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 # NaN and infinity are refused before the pass, so the compiler may assume that there are none.
 FAST = {"nnan", "ninf", "nsz", "contract", "arcp"}
 ABOVE_ALL = np.float32(1e30)  # above every similarity, equalized or not
+CHUNK = 256  # columns that are passed over together if none of them changes a rank
+GROUP_ROWS = 32  # rows of a tile whose bins are held at once, 64 KB, to be counted by row and then by column
 
 
 class Rows(NamedTuple):
@@ -144,82 +146,123 @@ def bin_row(similarity: NDArray[np.float32], bins: Bins, index: NDArray[np.uint3
 
 
 @njit(nogil=True, cache=True)
-def count_row(
-    index: NDArray[np.uint32], base: np.uint64, column_base: NDArray[np.uint64], counters: NDArray[np.uint32]
-) -> None:
-    """Add a row's pairs to the counters of its own class and of the columns' classes."""
+def count_row(index: NDArray[np.uint32], base: np.uint64, counters: NDArray[np.uint32]) -> None:
+    """Add a row's pairs to the counters of its class."""
     for j in range(index.size):
-        pair_bin = np.uint64(index[j])
-        counters[base + pair_bin] += np.uint32(1)
-        counters[column_base[j] + pair_bin] += np.uint32(1)
+        counters[base + np.uint64(index[j])] += np.uint32(1)
+
+
+@njit(nogil=True, cache=True)
+def count_columns(
+    index: NDArray[np.uint32],  # (GROUP_ROWS, at least width)
+    begins: NDArray[np.int64],  # (rows of the group,) the first column that each row is compared with, ascending
+    width: int,
+    column_base: NDArray[np.uint64],  # (width,)
+    counters: NDArray[np.uint32],
+) -> None:
+    """Add the pairs of a group of rows to the counters of the columns' classes, column by column.
+
+    Neighbouring columns belong to the same class, whose counters then stay in the cache.
+    """
+    rows = 0
+    for j in range(begins[0], width):
+        while rows < begins.size and begins[rows] <= j:
+            rows += 1
+        base = column_base[j]
+        for i in range(rows):
+            counters[base + np.uint64(index[i, j])] += np.uint32(1)
 
 
 @njit(nogil=True, fastmath=FAST, cache=True)
 def count_nearer(
     similarity: NDArray[np.float32],
-    best: float,
-    column_best: NDArray[np.float32],
-    column_counts: NDArray[np.int32],
-) -> int:
-    """Count the similarities above the row's best (returned) and above each column's best (added to its count)."""
-    nearer = np.int32(0)  # 32 bits like the similarities, so that the sum uses as many vector lanes
+    above: float,
+    below: float,
+    column_above: NDArray[np.float32],
+    column_below: NDArray[np.float32],
+    column_nearer: NDArray[np.int32],
+    column_as_near: NDArray[np.int32],
+) -> tuple[int, int]:
+    """Count the similarities above the row's two limits (returned) and above each column's (added to its counts)."""
+    nearer, as_near = np.int32(0), np.int32(0)  # 32 bits like the similarities: as many vector lanes
     for j in range(similarity.size):
-        nearer += np.int32(similarity[j] > best)
-    for j in range(similarity.size):
-        column_counts[j] += np.int32(similarity[j] > column_best[j])
-    return int(nearer)
+        nearer += np.int32(similarity[j] > above)
+        as_near += np.int32(similarity[j] > below)
+        column_nearer[j] += np.int32(similarity[j] > column_above[j])
+        column_as_near[j] += np.int32(similarity[j] > column_below[j])
+    return int(nearer), int(as_near)
 
 
 @njit(nogil=True, fastmath=FAST, cache=True)
-def any_above(similarity: NDArray[np.float32], floor: float, column_floor: NDArray[np.float32]) -> bool:
-    """Whether any similarity exceeds the row's floor or its column's."""
+def any_above(
+    similarity: NDArray[np.float32], limit: float, column_limit: NDArray[np.float32], column_floor: NDArray[np.float32]
+) -> bool:
+    """Whether any similarity exceeds the row's limit or one of its column's two."""
     above = np.int32(0)
     for j in range(similarity.size):
-        above += np.int32(similarity[j] > min(floor, column_floor[j]))
+        above += np.int32(similarity[j] > min(limit, min(column_limit[j], column_floor[j])))
     return bool(above > 0)
 
 
 @njit(nogil=True, cache=True)
+def rank_chunk(similarity: NDArray[np.float32], row: int, first_column: int, ranks: Ranks) -> None:
+    """Count what a few negatives of a row change in the ranks of the row and of the columns."""
+    end_column = first_column + similarity.size
+    nearer, as_near = count_nearer(
+        similarity,
+        ranks.above[row],
+        ranks.below[row],
+        ranks.above[first_column:end_column],
+        ranks.below[first_column:end_column],
+        ranks.nearer[first_column:end_column],
+        ranks.as_near[first_column:end_column],
+    )
+    ranks.nearer[row] += nearer
+    ranks.as_near[row] += as_near
+    column_floor = ranks.floor[first_column:end_column]
+    if any_above(similarity, ranks.floor[row], column_floor, column_floor):
+        for j in range(similarity.size):
+            if similarity[j] > ranks.floor[row]:
+                meet_negative(row, similarity[j], ranks)
+            if similarity[j] > column_floor[j]:
+                meet_negative(first_column + j, similarity[j], ranks)
+
+
+@njit(nogil=True, cache=True)
 def count_negatives(
-    similarity: NDArray[np.float32],  # (rows, columns) of the tile
+    similarity: NDArray[np.float32],  # (rows, columns) of the tile, which does not lie below the diagonal
     first_row: int,
     first_column: int,
     rows: Rows,
     bins: Bins,
     ranks: Ranks,
-    index: NDArray[np.uint32],  # (columns,) scratch
+    index: NDArray[np.uint32],  # (GROUP_ROWS, at least columns) scratch
 ) -> None:
-    """Count a tile's negative pairs: in the bins of both classes, and for the ranks of both items."""
-    width = similarity.shape[1]
-    for i in range(similarity.shape[0]):
-        row = first_row + i
-        row_class = rows.class_of[row]
-        # Columns up to the row itself belong to another tile or to this one's lower half; columns of its own class
-        # are positives. Both are skipped.
-        after_self = max(row + 1 - first_column, 0)
-        same_start = min(max(rows.class_start[row_class] - first_column, after_self), width)
-        same_end = min(max(rows.class_end[row_class] - first_column, after_self), width)
-        for part in range(2):
-            a = min(after_self, width) if part == 0 else same_end
-            b = same_start if part == 0 else width
-            if a >= b:
+    """Count a tile's negative pairs: in the bins of both classes, and for the ranks of both items.
+
+    Rows are sorted by class, so the negatives of a row in the upper triangle are the columns after its class.
+    """
+    height, width = similarity.shape
+    begins = np.empty(GROUP_ROWS, np.int64)
+    for group in range(0, height, GROUP_ROWS):
+        size = min(GROUP_ROWS, height - group)
+        for i in range(size):
+            row = first_row + group + i
+            begin = min(max(rows.class_end[rows.class_of[row]] - first_column, 0), width)
+            begins[i] = begin
+            if begin == width:
                 continue
-            values = similarity[i, a:b]
-            first, end = first_column + a, first_column + b
-            bin_row(values, bins, index[: b - a])
-            count_row(index[: b - a], bins.base[row], bins.base[first:end], bins.counters)
-            ranks.nearer[row] += count_nearer(values, ranks.above[row], ranks.above[first:end], ranks.nearer[first:end])
-            ranks.as_near[row] += count_nearer(
-                values, ranks.below[row], ranks.below[first:end], ranks.as_near[first:end]
-            )
-            for chunk in range(0, b - a, 64):
-                stop = min(chunk + 64, b - a)
-                if any_above(values[chunk:stop], ranks.floor[row], ranks.floor[first + chunk : first + stop]):
-                    for j in range(chunk, stop):
-                        if values[j] > ranks.floor[row]:
-                            meet_negative(row, values[j], ranks)
-                        if values[j] > ranks.floor[first + j]:
-                            meet_negative(first + j, values[j], ranks)
+            values = similarity[group + i, begin:]
+            first, end = first_column + begin, first_column + width
+            bin_row(values, bins, index[i, begin:width])
+            count_row(index[i, begin:width], bins.base[row], bins.counters)
+            # Most negatives are farther than all positives that matter, and change no rank.
+            limit = min(ranks.below[row], ranks.floor[row])
+            for chunk in range(0, width - begin, CHUNK):
+                a, b = first + chunk, min(first + chunk + CHUNK, end)
+                if any_above(values[chunk : b - first], limit, ranks.below[a:b], ranks.floor[a:b]):
+                    rank_chunk(values[chunk : b - first], row, a, ranks)
+        count_columns(index, begins[:size], width, bins.base[first_column : first_column + width], bins.counters)
 
 
 @njit(nogil=True, cache=True)
@@ -297,68 +340,6 @@ def rank_strip(
                 break
         r_precision[i] = hits / possible
         average_precision[i] = precision / possible
-
-
-@njit(nogil=True, cache=True)
-def count_below(
-    counts: NDArray[Any],  # (classes, bins) uint32 or int64
-    offsets: NDArray[np.int64],  # (classes + 1,) where each class's lookups start
-    bins: NDArray[np.int64],  # (lookups,) ascending within each class
-) -> NDArray[np.int64]:
-    """(lookups,) for each bin that is looked up, the number of the class's pairs in the bins before it."""
-    below = np.empty(bins.size, np.int64)
-    for i in range(counts.shape[0]):
-        total, at = 0, 0
-        for lookup in range(offsets[i], offsets[i + 1]):
-            for b in range(at, bins[lookup]):
-                total += int(counts[i, b])
-            at = bins[lookup]
-            below[lookup] = total
-    return below
-
-
-@njit(nogil=True, cache=True)
-def bins_reaching(
-    counts: NDArray[Any],  # (classes, bins) uint32 or int64
-    wanted: NDArray[np.int64],  # (classes,) at least 1, at most the class's total
-    found: NDArray[np.int64],  # (classes,) out: the first bin by whose end the class has that many pairs
-    below: NDArray[np.int64],  # (classes,) out: the number of pairs before that bin
-) -> None:
-    """Find for each class the bin in which its number of pairs reaches the wanted count."""
-    for i in range(counts.shape[0]):
-        total, b = 0, 0
-        while total + int(counts[i, b]) < wanted[i]:
-            total += int(counts[i, b])
-            b += 1
-        found[i] = b
-        below[i] = total
-
-
-@njit(nogil=True, cache=True)
-def count_levels(
-    similarities: NDArray[Any],  # (rows, columns)
-    levels: NDArray[Any],  # (levels,) descending
-    row_class: NDArray[np.int64],  # (rows,)
-    column_class: NDArray[np.int64],  # (columns,)
-    counts: NDArray[np.int64],  # (rows, levels) out
-) -> None:
-    """Count for each row and level the columns of other classes that are at least that similar."""
-    number = levels.size
-    for row in range(similarities.shape[0]):
-        for column in range(similarities.shape[1]):
-            similarity = similarities[row, column]
-            if similarity < levels[number - 1] or row_class[row] == column_class[column]:
-                continue
-            low, high = 0, number - 1
-            while low < high:
-                middle = (low + high) // 2
-                if similarity >= levels[middle]:
-                    high = middle
-                else:
-                    low = middle + 1
-            counts[row, low] += 1
-        for level in range(1, number):
-            counts[row, level] += counts[row, level - 1]
 
 
 @njit(nogil=True, cache=True)

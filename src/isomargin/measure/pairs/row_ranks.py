@@ -47,13 +47,15 @@ class Products:
         size = shape[0] * shape[1]
         if getattr(self.scratch, "product", np.empty(0)).size < size:
             self.scratch.product = np.empty(size, np.float32)
-            self.scratch.index = np.empty(max(shape[1], self.columns), np.uint32)
+            # Not a power of two wide, so that the entries of a column do not compete for the same lines of the cache.
+            width = max(shape[1], self.columns) + kernels.GROUP_ROWS
+            self.scratch.index = np.empty((kernels.GROUP_ROWS, width), np.uint32)
         out: NDArray[np.float32] = self.scratch.product[:size].reshape(shape)
         return self.data.similarity(slice(*rows), slice(*columns), out)
 
     @property
     def index(self) -> NDArray[np.uint32]:
-        """(columns,) room for the bins of a row, after `similarities`."""
+        """(GROUP_ROWS, more than columns) room for the bins of a few rows, after `similarities`."""
         index: NDArray[np.uint32] = self.scratch.index
         return index
 

@@ -185,7 +185,8 @@ class Pass:
 
     def new_bins(self, base: NDArray[np.uint64], rows: int | None = None) -> kernels.Bins:
         """Return counters set to zero: a row for each class in each block, unless another number is given."""
-        counters = np.zeros((rows or len(self.data.sizes) + len(self.extra_class)) * self.bins, np.uint32)
+        counters = np.empty((rows or len(self.data.sizes) + len(self.extra_class)) * self.bins, np.uint32)
+        counters.fill(0)  # unlike those of np.zeros, the pages may be large ones, of which a tile touches few
         low, high = self.layout.span
         per_distance = np.float32(self.bins / (high - low))
         return kernels.Bins(counters, base, np.float32(low), per_distance, np.float32(self.bins - 1))

@@ -93,11 +93,10 @@ def class_errors(counts: PairCounts) -> tuple[Floats, Floats]:
             eer[i] = listed_eer(positives.of_class(i), negatives.of_class(i))[0]
             auc[i] = listed_auc(positives.of_class(i), negatives.of_class(i))
     elif isinstance(positives, ListedDistances) and isinstance(negatives, BinnedDistances):
+        from isomargin.measure.pairs.count_kernels import continuous_errors
+
         accepted = negatives.within_own(positives.offsets, positives.distances.astype(np.float64))
-        for i in with_positives:
-            far = accepted[positives.offsets[i] : positives.offsets[i + 1]] / negatives.totals[i]
-            eer[i] = continuous_eer(far)[0]
-            auc[i] = 1 - far.mean()
+        continuous_errors(accepted, positives.offsets, negatives.totals, eer, auc)
     elif isinstance(positives, BinnedDistances) and isinstance(negatives, BinnedDistances):
         for i in with_positives:
             far = np.append(0, np.cumsum(negatives.counts[i], dtype=np.int64)) / negatives.totals[i]

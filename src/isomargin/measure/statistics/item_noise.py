@@ -6,6 +6,7 @@ class, from how much its items differ. The variance of the utility follows by th
 """
 
 import math
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -233,8 +234,7 @@ def hash_rows(vectors: NDArray[Any]) -> NDArray[np.uint64]:
     factors = np.random.default_rng(0).integers(0, 2**63, bits.shape[1], np.uint64) | np.uint64(1)
     hashes = np.empty(len(bits), np.uint64)
     for first in range(0, len(bits), ROWS):
-        part = bits[first : first + ROWS].astype(np.uint64)
-        hashes[first : first + ROWS] = (part * factors).sum(axis=1, dtype=np.uint64) >> np.uint64(16)
+        hashes[first : first + ROWS] = (bits[first : first + ROWS].astype(np.uint64) @ factors) >> np.uint64(16)
     return hashes
 
 
@@ -247,7 +247,7 @@ def choose_levels(negatives: ClassDistances) -> Floats:
     """(levels,) distances at which the pooled FAR rises in even logarithmic steps from 1e-4 to 0.3, and below."""
     steps = round(PER_DECADE * np.log10(LARGEST_FAR / LEAST_FAR))
     rates = np.geomspace(LEAST_FAR, LARGEST_FAR, steps + 1)
-    distances = [negatives.pooled_distance_at(int(rate * negatives.pooled_total)) for rate in rates]
+    distances = negatives.pooled_distances_at((rates * negatives.pooled_total).astype(np.int64))
     return np.unique([*np.linspace(negatives.start, distances[0], 5), *distances])
 
 
@@ -264,16 +264,14 @@ def count_levels(
     Returns:
         (rows, levels) accepted positives of each item; (2, rows, levels) FAR of each item against each of the halves.
     """
-    from isomargin.measure.pairs.kernels import count_levels as count
+    from isomargin.measure.pairs import count_kernels
 
     nearest_first = similarity_of(distances).astype(data.vectors.dtype)
     accepted_positives = np.zeros((len(rows), len(distances)), np.int64)
-    first = 0
-    for number in taken:
-        class_rows, itself = rows[first : first + number], np.arange(number)
-        similarity = data.similarity(class_rows, class_rows)
-        count(similarity, nearest_first, itself, itself, accepted_positives[first : first + number])
-        first += number
+    for first, end in whole_classes(taken):
+        similarity = data.similarity(rows[first:end], rows[first:end])
+        row_class = data.class_of[rows[first:end]]
+        count_kernels.count_class_levels(similarity, nearest_first, row_class, accepted_positives[first:end])
     accepted_negatives = np.zeros((2, len(rows), len(distances)), np.int64)
     compared = np.zeros((2, len(rows), 1))
     class_of = data.class_of
@@ -286,13 +284,28 @@ def count_levels(
         def count_part(begin: int, others: Any = others, found: Any = found) -> None:
             part = slice(begin, begin + ROWS)
             similarity = data.similarity(rows[part], others)
-            count(similarity, nearest_first, class_of[rows[part]], class_of[others], found[part])
+            count_kernels.count_levels(
+                similarity, nearest_first, class_of[rows[part]], class_of[others], found[part]
+            )
 
         # As in the pass over all pairs, each thread computes a product and counts it while it is in the cache.
         with one_blas_thread(), ThreadPoolExecutor(threads or available_cores()) as pool:
             list(pool.map(count_part, range(0, len(rows), ROWS)))
     rates = share(accepted_negatives.astype(np.float64), np.broadcast_to(compared, accepted_negatives.shape))
     return accepted_positives.astype(np.float64), rates
+
+
+def whole_classes(taken: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Yield the first and the end row of groups of whole classes, of about as many rows as the largest class may have.
+
+    >>> list(whole_classes(np.array([40, 20, 10, 64])))
+    [(0, 60), (60, 134)]
+    """
+    ends = np.cumsum(taken)
+    first = 0
+    for last in np.flatnonzero(np.diff(ends // MOST, append=-1)):
+        yield first, int(ends[last])
+        first = int(ends[last])
 
 
 def estimate(

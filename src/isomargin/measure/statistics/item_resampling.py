@@ -185,7 +185,7 @@ def recall(evaluation: "Evaluation", draws: int, generator: np.random.Generator)
 
 def item_rates(data: ClassSortedVectors, distances: Floats) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """(n, levels) sensitivity and (n, levels) FAR of each item: the shares of its positives and negatives accepted."""
-    from isomargin.measure.pairs.kernels import count_levels
+    from isomargin.measure.pairs.count_kernels import count_levels
 
     order = np.argsort(distances, kind="stable")
     nearest_first = similarity_of(distances[order]).astype(data.vectors.dtype)
