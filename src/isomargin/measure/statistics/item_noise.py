@@ -284,9 +284,7 @@ def count_levels(
         def count_part(begin: int, others: Any = others, found: Any = found) -> None:
             part = slice(begin, begin + ROWS)
             similarity = data.similarity(rows[part], others)
-            count_kernels.count_levels(
-                similarity, nearest_first, class_of[rows[part]], class_of[others], found[part]
-            )
+            count_kernels.count_levels(similarity, nearest_first, class_of[rows[part]], class_of[others], found[part])
 
         # As in the pass over all pairs, each thread computes a product and counts it while it is in the cache.
         with one_blas_thread(), ThreadPoolExecutor(threads or available_cores()) as pool:
