@@ -6,14 +6,17 @@
     python benchmarks/bench_ray.py --quick     # a ninth of the pairs and at most 100 parts, to check that it runs
 
 All times are without the start of the cluster and of its workers, which come first. One process counts with as many
-threads as there are workers. What coordination costs is the time of the whole evaluation on the cluster, less the time
-that its parts take one after the other in one process without Ray, divided by the number of workers.
+threads as there are workers. What coordination costs is the CPU time of the whole evaluation on the cluster, that of
+Ray's own processes included, less the CPU time of the same parts one after the other in one process without Ray.
 """
 
 import argparse
 import statistics
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import ray
@@ -26,11 +29,11 @@ from isomargin.measure.pairs.part_plan import PartPlan, plan_for
 from isomargin.measure.pairs.parts import merge_counts
 from isomargin.measure.pairs.prepare import Prepared
 from isomargin.measure.settings import Settings
-from measuring import seconds, verdict
+from measuring import cpu_seconds, seconds, verdict
 
 MEMORY = "2GB"
 LIMIT = 1.2
-SMALL = (24_000, 4_500, 16)  # items, classes and dimensions whose 1,000 parts are counted in little time
+SMALL = (24_000, 100, 16)  # items, classes and dimensions whose 1,000 parts are counted in little time
 PARTS = (1, 10, 100, 1000)
 
 
@@ -42,9 +45,11 @@ def prepared_in(folder: Path, items: int, classes: int, dimensions: int = DIMENS
     return im.prepare(folder / f"{items}.npy", folder / f"prepared-{items}")
 
 
-def on_cluster(prepared: Prepared, parts: int | None = None, work: Path | None = None) -> im.Evaluation:
+def on_cluster(
+    prepared: Prepared, parts: int | None = None, work: Path | None = None, **settings: Any
+) -> im.Evaluation:
     """Evaluate on the cluster that this process is connected to."""
-    return im.evaluate_shards(prepared.folder, memory=MEMORY, cluster="auto", parts=parts, work=work)
+    return im.evaluate_shards(prepared.folder, memory=MEMORY, cluster="auto", parts=parts, work=work, **settings)
 
 
 def ratio(prepared: Prepared, folder: Path, rounds: int) -> None:
@@ -77,24 +82,35 @@ def ratio(prepared: Prepared, folder: Path, rounds: int) -> None:
         print(f"  {name:8s} / {other:8s} {found:6.3f}{judged}")
 
 
-def coordination(prepared: Prepared, most: int, rounds: int) -> None:
+def coordination(prepared: Prepared, most: int) -> None:
     """Print what coordination costs per part, and how it grows with the number of parts."""
     workers = available_cores()
+    began = cpu_seconds(), time.perf_counter()
+    time.sleep(5)
+    idle = (cpu_seconds() - began[0]) / (time.perf_counter() - began[1])
     print(f"\n{len(prepared.vectors):,} items: parts in one process, one thread, and on a cluster of {workers} workers")
-    print("   parts   one process    per part     cluster   coordination per part")
+    print(f"CPU time, without what Ray's processes take when idle ({idle * 1e3:.0f} ms per second)")
+    print("   parts   one process       cluster    coordination per part")
     for parts in (parts for parts in PARTS if parts <= most):
-        plan = plan_for(prepared, parts, MEMORY, Settings())
+        plan = plan_for(prepared, parts, MEMORY, Settings(map_at_r=False))
 
         def one_by_one(plan: PartPlan = plan) -> None:
             merged = im.count_part(plan, 1, threads=1)
             for number in plan.numbers[1:]:
                 merged = merge_counts(plan, merged, im.count_part(plan, number, threads=1))
-            im.merge_parts(plan, [merged]).scores()
+            im.merge_parts(plan, [merged], map_at_r=False).scores()
 
-        alone = min(seconds(one_by_one) for _ in range(rounds))
-        together = min(seconds(lambda parts=parts: on_cluster(prepared, parts).scores()) for _ in range(rounds))
-        cost = (together - alone / min(workers, parts)) / parts
-        print(f"  {parts:6,} {alone:11.2f} s {alone / parts * 1e3:8.1f} ms {together:9.2f} s {cost * 1e3:17.1f} ms")
+        alone = cpu_of(one_by_one, idle)
+        together = cpu_of(lambda parts=parts: on_cluster(prepared, parts, map_at_r=False).scores(), idle)
+        cost = (together - alone) / parts
+        print(f"  {parts:6,} {alone:11.2f} s {together:11.2f} s {cost * 1e3:17.1f} ms", flush=True)
+
+
+def cpu_of(work: Callable[[], object], idle: float) -> float:
+    """Return the CPU time of the work in this process and in those of Ray, less what Ray takes when idle."""
+    began = cpu_seconds()
+    duration = seconds(work)
+    return cpu_seconds() - began - idle * duration
 
 
 def empty_tasks(most: int) -> None:
@@ -122,7 +138,7 @@ def main() -> None:
         if arguments.ratio or not arguments.parts:
             ratio(prepared_in(folder, PRODUCTS[0] // divisor, PRODUCTS[1] // divisor), folder, arguments.rounds)
         if arguments.parts or not arguments.ratio:
-            coordination(small, most, rounds=2)
+            coordination(small, most)
             empty_tasks(most)
 
 

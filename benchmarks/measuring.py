@@ -1,6 +1,7 @@
 """Shared by the benchmarks: timing, peak memory, and running work in a separate process."""
 
 import multiprocessing
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,21 @@ def memory_available() -> float:
     """Return the bytes of memory that are available on this machine."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+
+
+def cpu_seconds() -> float:
+    """Return the CPU time that this process and all that descend from it have used, those that have ended included."""
+    used: dict[int, tuple[int, float]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            values = path.read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended
+            continue
+        used[int(path.parent.name)] = int(values[1]), sum(map(int, values[11:15])) / os.sysconf("SC_CLK_TCK")
+    family = {os.getpid()}
+    while more := {number for number, (parent, _) in used.items() if parent in family} - family:
+        family |= more
+    return sum(used[number][1] for number in family)
 
 
 def forget_peak() -> None:

@@ -212,23 +212,22 @@ def test_a_set_larger_than_the_object_store_reaches_nodes_without_shared_storage
         pytest.skip("a node without shared storage needs the right to mount")
     shared = tmp_path / "shared"
     shared.mkdir()
-    rows, labels = clusters(11_000, 300, dimensions=2048)
+    rows, labels = clusters(2_700, 60, dimensions=8192)
     im.EmbeddingSet(rows.astype(np.float32), labels).save(shared / "items.npy")
     prepared = im.prepare(shared / "items.npy", shared / "prepared")
     assert prepared.vectors.nbytes > NODE["object_store_memory"]
-    plan = plan_for(prepared, 6, "2GB", Settings())
+    plan = plan_for(prepared, 3, "2GB", Settings())
     single = count_pairs(prepared.data(), k=Settings().k, layout=plan.layout)
-    assert single.counts.negatives.counts.nbytes > NODE["object_store_memory"]
     cluster = head_node(num_cpus=0)  # parts are counted on the other node alone
     node = hidden_node(cluster, shared)
     try:
         ray.init(cluster.address, log_to_driver=False)
         until(lambda: ray.cluster_resources().get("CPU", 0) == 1)
         evaluation = im.evaluate_shards(
-            prepared.folder, memory="2GB", cluster="auto", parts=6, work=shared / "work", **FEW_PAIRS
+            prepared.folder, memory="2GB", cluster="auto", parts=3, work=shared / "work", **FEW_PAIRS
         )
         assert_identical(evaluation, single)
-        assert len(list((shared / "work").glob("part-*.npz"))) == 6
+        assert len(list((shared / "work").glob("part-*.npz"))) == 3
         assert_identical(merge_files(shared / "work"), single)
     finally:
         ray.shutdown()
