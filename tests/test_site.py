@@ -93,7 +93,7 @@ print("it is", number)
 replaced
 ```
 <!-- expect: it is 42 | it is 43 -->
-<!-- run: ; hidden; exit=3; shows=picture.svg a picture -->
+<!-- run: ; exit=3; shows=picture.svg a picture -->
 ```sh
 ls *.svg
 exit 3
@@ -113,7 +113,6 @@ def test_examples_are_run_in_one_session_and_shown_with_their_output(cells, tmp_
     assert "\npicture.svg\n" in text
     assert "![a picture](../_build/runs/folder/page/picture.svg)" in text
     assert (tmp_path / "build/runs/folder/page/picture.svg").read_text() == "<svg/>"
-    assert "exit 3" not in text
     assert "replaced" not in text
     assert "<!--" not in text
     assert "not run when the site was built, without no_such_package" in text

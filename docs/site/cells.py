@@ -4,9 +4,8 @@ A fenced block of `python` or `sh` is run if a comment stands on the line before
 
     <!-- run -->                                run it
     <!-- run: lancedb, polars -->               run it where these packages are installed; else say that it was not run
-    <!-- run: ; hidden; exit=1 -->              do not print the code; expect this exit code
+    <!-- run: ; exit=1 -->                      expect this exit code
     <!-- run: ; shows=a.svg what is in it -->   show a picture that it writes, with a text for who cannot see it
-    <!-- run: ; keeps=report.html -->           link to a file that it writes
     <!-- expect: 38.4% | 12 classes -->         what the examples so far must have printed, because the text says so
 
 The examples of a page share one Python session and one temporary folder. A block of `text` that follows an example on
@@ -49,14 +48,14 @@ differ from those in the text.
 def read_options(text: str | None) -> dict[str, Any]:
     """The packages that an example needs, and its other options."""
     packages, *others = (text or "").split(";")
-    options: dict[str, Any] = {"needs": re.findall(r"\w+", packages), "exit": 0, "hidden": False}
+    options: dict[str, Any] = {"needs": re.findall(r"\w+", packages), "exit": 0}
     for option in others:
         name, _, value = option.strip().partition("=")
-        if name not in ("hidden", "exit", "shows", "keeps"):
-            raise ValueError(f"an example has the option {name!r}: hidden, exit, shows and keeps are known")
+        if name not in ("exit", "shows"):
+            raise ValueError(f"an example has the option {name!r}: exit and shows are known")
         if name == "shows":
             value, _, options["seen"] = value.partition(" ")
-        options[name] = {"hidden": True, "exit": int(value) if name == "exit" else 0}.get(name, value)
+        options[name] = int(value) if name == "exit" else value
     options["missing"] = [name for name in options["needs"] if importlib.util.find_spec(name) is None]
     return options
 
@@ -116,7 +115,7 @@ def run(page: str, cells: list[dict[str, Any]], source: Path, build: Path) -> li
             results = json.loads(Path(answer.name).read_text(encoding="utf-8"))
         except ValueError as error:
             raise RuntimeError(f"the examples of {page} ended without an answer:\n{ended.stderr}") from error
-        for wanted in (cell[kind] for cell in cells for kind in ("shows", "keeps") if kind in cell):
+        for wanted in (cell["shows"] for cell in cells if "shows" in cell):
             if (Path(name) / wanted).is_file():
                 shutil.copy(Path(name) / wanted, files / wanted)
     if not any(result["error"] for result in results):
@@ -131,8 +130,8 @@ def shown_output(output: str) -> str:
 
 
 def as_markdown(cell: dict[str, Any], result: dict[str, Any] | None, up: str) -> str:
-    """A cell as the site shows it: its code, and what it printed, drew and wrote."""
-    parts = [] if cell["hidden"] else [f"```{cell['language']}\n{cell['code']}```"]
+    """A cell as the site shows it: its code, and what it printed and drew."""
+    parts = [f"```{cell['language']}\n{cell['code']}```"]
     if cell["missing"]:
         names = " and ".join(cell["missing"])
         parts.append(f"```{{note}}\nThis example was not run when the site was built, without {names}.\n```")
@@ -141,8 +140,6 @@ def as_markdown(cell: dict[str, Any], result: dict[str, Any] | None, up: str) ->
             parts.append(f"````{{code-block}} text\n:class: output\n\n{output}\n````")
         if "shows" in cell:
             parts.append(f"![{cell['seen']}]({up}{cell['shows']})")
-        if "keeps" in cell:
-            parts.append(f"The file that this wrote: [{cell['keeps']}]({up}{cell['keeps']}).")
     return "\n\n".join(parts) + "\n"
 
 
