@@ -177,6 +177,9 @@ def torchmetrics() -> None:
 
 def sentence_transformers() -> None:
     """The evaluator on a static-embedding model in which every text is a word with a vector of its own."""
+    from isomargin.integrations._packages import prepare
+
+    prepare("sentence_transformers")  # as importing the integration first does
     import torch
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
@@ -196,6 +199,9 @@ def sentence_transformers() -> None:
 
 def lightning() -> None:
     """The callback logs OPIS of a validation loader."""
+    from isomargin.integrations._packages import prepare
+
+    prepare("pytorch_lightning")  # as importing the integration first does
     import pytorch_lightning
     import torch
     from torch.utils.data import DataLoader, TensorDataset
