@@ -163,6 +163,13 @@ def datasets() -> None:
     check_items(im.EmbeddingSet.from_dataset(Dataset.from_dict({"embedding": ROWS, "sku": NAMES}), label="sku"))
 
 
+def ray() -> None:
+    """The parts of an evaluation counted on a cluster of this machine."""
+    im.EmbeddingSet(VECTORS, LABELS).save("items.npz")
+    counted = im.evaluate_shards("items.npz", cluster="local", parts=2)
+    assert counted.opis == im.evaluate_shards("items.npz").opis
+
+
 def torchmetrics() -> None:
     """OPIS as a metric."""
     import torch
@@ -250,6 +257,7 @@ SMOKE: dict[str, Callable[[], None]] = {
     "postgresql": postgresql,
     "faiss": faiss,
     "datasets": datasets,
+    "ray": ray,
     "torchmetrics": torchmetrics,
     "sentence-transformers": sentence_transformers,
     "lightning": lightning,
