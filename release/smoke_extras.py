@@ -163,6 +163,13 @@ def datasets() -> None:
     check_items(im.EmbeddingSet.from_dataset(Dataset.from_dict({"embedding": ROWS, "sku": NAMES}), label="sku"))
 
 
+def ray() -> None:
+    """The parts of an evaluation counted on a cluster of this machine."""
+    im.EmbeddingSet(VECTORS, LABELS).save("items.npz")
+    counted = im.evaluate_shards("items.npz", cluster="local", parts=2)
+    assert counted.opis == im.evaluate_shards("items.npz").opis
+
+
 def torchmetrics() -> None:
     """OPIS as a metric."""
     import torch
@@ -177,6 +184,9 @@ def torchmetrics() -> None:
 
 def sentence_transformers() -> None:
     """The evaluator on a static-embedding model in which every text is a word with a vector of its own."""
+    from isomargin.integrations._packages import prepare
+
+    prepare("sentence_transformers")  # as importing the integration first does
     import torch
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
@@ -196,6 +206,9 @@ def sentence_transformers() -> None:
 
 def lightning() -> None:
     """The callback logs OPIS of a validation loader."""
+    from isomargin.integrations._packages import prepare
+
+    prepare("pytorch_lightning")  # as importing the integration first does
     import pytorch_lightning
     import torch
     from torch.utils.data import DataLoader, TensorDataset
@@ -244,6 +257,7 @@ SMOKE: dict[str, Callable[[], None]] = {
     "postgresql": postgresql,
     "faiss": faiss,
     "datasets": datasets,
+    "ray": ray,
     "torchmetrics": torchmetrics,
     "sentence-transformers": sentence_transformers,
     "lightning": lightning,

@@ -13,7 +13,7 @@ from isomargin.core.extras import EXTRAS
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 SUPPORT = (ROOT / "docs" / "support.md").read_text(encoding="utf-8")
-NOT_FOR_USERS = {"dev", "bench"}
+NOT_FOR_USERS = {"dev", "docs", "bench"}
 COLLECTIONS = {"all"}
 """Extras that only name others, which are tested by themselves."""
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -50,6 +50,7 @@ def card(evaluation, choice, tmp_path):
     return replace(make_card(choice, evaluation, source=files, calibration=calibration), promise=PROMISE)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 40))
 def test_conventions_say_the_same_of_any_two_unit_vectors(seed, dimensions):
     a, b = np.random.default_rng(seed).normal(size=(2, dimensions))

@@ -162,7 +162,7 @@ def _render(letters: str) -> list[list["Image"]]:
 
     # Every build of Pillow has the basic layout, and it places a single letter like any other layout.
     layout = ImageFont.Layout.BASIC
-    fonts = [ImageFont.truetype(_font_file(face), _FONT_SIZE, layout_engine=layout) for face in _FACES]
+    fonts = [ImageFont.truetype(str(_font_file(face)), _FONT_SIZE, layout_engine=layout) for face in _FACES]
     return [[render(letter, font) for font in fonts] for letter in letters]
 
 
