@@ -65,6 +65,12 @@ def test_metrics_say_that_lower_is_better_and_keep_no_graph():
     assert not metric.embeddings[0].requires_grad
 
 
+def test_values_are_drawn_within_their_bounds():
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed").use("agg")
+    _, axes = OperatingPointInconsistency().plot([torch.tensor(0.2), torch.tensor(0.1)])
+    assert axes.get_lines()[0].get_ydata().tolist() == pytest.approx([0.2, 0.1])
+
+
 def test_forward_evaluates_a_batch_and_keeps_what_came_before():
     metric = OperatingPointInconsistency(far=(0.05, 0.2), threads=1)
     halves = torch.arange(300).split(150)

@@ -68,6 +68,10 @@ class _Score(Metric):
         value = find_score(self.score).read(evaluation)
         return torch.tensor(value, dtype=torch.float64, device=embeddings.device)
 
+    def plot(self, val: Any = None, ax: Any = None) -> Any:
+        """Draw values, by default that of `compute`, with matplotlib; return a figure and its axes."""
+        return self._plot(val, ax)
+
 
 class OperatingPointInconsistency(_Score):
     """OPIS: the variance over classes of the utility, averaged over the calibration range.
