@@ -12,14 +12,13 @@ Ten items of each class are enrolled, others in each of the draws; mean template
   known probes the rest of their images, unknown probes the others. The classes are redrawn too.
 
 `--unknowns` names the settings of `ClassThresholds`; "given" is the mix ¼ q99.8(negatives) + ¼ mean(positives), neither
-chosen nor refused; "equalized" is "both" beside an equalizer of the probes with fixed settings, which subtracts half
-the mean similarity of a probe to its nearest templates, from the second to the last of the nearest five sixths
-(`probe_equalizers.py` chose them). The probes have no part in fitting. The threshold of each method is set on the
-unknown probes, at the largest acceptance whose FPIR does not exceed 5%. FNIR is the share of known probes whose own
-class is not accepted or not first. "Worst tenth" is the mean FNIR of the tenth of the classes in which it is highest,
-for each method its own. "Used" counts the draws in which the fit did not refuse; in the others the offsets are 0.
-"Realised FPIR" is that of the probes at `threshold_`, which is chosen from the gallery alone, and without the
-equalizer.
+chosen nor refused; "equalized" is "both" beside an equalizer of the probes, which subtracts a part of the mean
+similarity of a probe to some of its nearest templates (`EQUALIZERS`). The probes have no part in fitting. The threshold
+of each method is set on the unknown probes, at the largest acceptance whose FPIR does not exceed 5%. FNIR is the share
+of known probes whose own class is not accepted or not first. "Worst tenth" is the mean FNIR of the tenth of the classes
+in which it is highest, for each method its own. "Used" counts the draws in which the fit did not refuse; in the others
+the offsets are 0. "Realised FPIR" is that of the probes at `threshold_`, which is chosen from the gallery alone, and
+without the equalizer.
 Intervals are 95%, over draws (t distribution); those of CLINC are over enrolments, with the same probes.
 """
 
@@ -35,6 +34,12 @@ import isomargin as im
 
 FPIR = 0.05
 ENROLLED = 10
+EQUALIZERS: dict[str, dict[str, Any]] = {
+    "clinc": {"neighbours": 124, "skip": 1, "weight": 0.5},  # these two by probe_equalizers.py
+    "cub": {"neighbours": 9, "skip": 1, "weight": 0.2},
+    "omniglot": {"neighbours": 8, "skip": 2, "weight": 0.3},
+}
+"""The equalizers of the probes."""
 
 
 class Draw(NamedTuple):
@@ -79,9 +84,9 @@ def clinc(path: str, draws: int, first: int = 0) -> Iterator[Draw]:
         yield Draw(vectors[rows], labels[rows], vectors[test], labels[test], vectors[unknown])
 
 
-def classes_apart(vectors: Any, labels: Any, enrolled: int, draws: int) -> Iterator[Draw]:
+def classes_apart(vectors: Any, labels: Any, enrolled: int, draws: int, first: int = 0) -> Iterator[Draw]:
     """Yield enrolments of random classes; the others are unknown."""
-    for draw in range(draws):
+    for draw in range(first, first + draws):
         generator = np.random.default_rng(draw)
         classes = generator.permutation(np.unique(labels))
         rows, rest = enrol(labels, classes[:enrolled], generator)
@@ -89,10 +94,10 @@ def classes_apart(vectors: Any, labels: Any, enrolled: int, draws: int) -> Itera
         yield Draw(vectors[rows], labels[rows], vectors[rest], labels[rest], vectors[unknown])
 
 
-def cub(path: str, draws: int) -> Iterator[Draw]:
+def cub(path: str, draws: int, first: int = 0) -> Iterator[Draw]:
     """Yield enrolments of CUB."""
     data = np.load(path)
-    return classes_apart(units(data["embeddings"]), data["labels"], 150, draws)
+    return classes_apart(units(data["embeddings"]), data["labels"], 150, draws, first)
 
 
 def omniglot(path: str, draws: int) -> Iterator[Draw]:
@@ -116,8 +121,8 @@ def rates(scores: Any, unknown_scores: Any, own: Any) -> Rates:
     return Rates(float(missed.mean()), float(by_class[-max(1, len(by_class) // 10) :].mean()), float(level))
 
 
-def measure(draw: Draw, unknowns: str) -> dict[str, Any]:
-    """Fit one enrolment, and compare it with one threshold."""
+def measure(draw: Draw, unknowns: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Fit one enrolment, and compare it with one threshold; the settings are those of the equalizer."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that it refuses
         given = {"shrink": 0, "weights": (0.25, 0.25)} if unknowns == "given" else {}
@@ -131,8 +136,7 @@ def measure(draw: Draw, unknowns: str) -> dict[str, Any]:
     realised = float((adjusted.max(axis=1) >= fitted.threshold_).mean())
     mine = fitted.augment_queries(draw.known) @ templates.T
     if unknowns == "equalized":
-        neighbours = round(5 / 6 * len(fitted.templates_)) - 1
-        equalizer = im.Equalizer(neighbours=neighbours, skip=1, weight=0.5).fit(fitted.templates_)
+        equalizer = im.Equalizer(**settings).fit(fitted.templates_)
         mine += equalizer.shifts(draw.known).values[:, None]
         adjusted += equalizer.shifts(draw.unknown).values[:, None]
     chosen = rates(mine, adjusted, own)
@@ -170,7 +174,8 @@ def main() -> None:
         if getattr(options, name) is None:
             continue
         for unknowns in options.unknowns:
-            found = [measure(draw, unknowns) for draw in source(getattr(options, name), options.draws)]
+            draws = source(getattr(options, name), options.draws)
+            found = [measure(draw, unknowns, EQUALIZERS[name]) for draw in draws]
             means = {
                 (kind, part): 100 * np.mean([getattr(row[kind], part) for row in found])
                 for kind in ("one", "chosen")

@@ -1,11 +1,13 @@
 """Which equalizer of the probes suits class thresholds? Chosen on galleries alone, without any probe.
 
-    python benchmarks/probe_equalizers.py --clinc clinc150-wordllama256.npz
+    python benchmarks/probe_equalizers.py --clinc clinc150-wordllama256.npz --cub cub-lite0-160.npz
+    python benchmarks/probe_equalizers.py --gallery gallery.npz     # yours: a file with `embeddings` and `labels`
 
-Ten items of each intent are enrolled from CLINC's training part, others in each of the draws, which are not those of
-`class_thresholds.py`. An equalizer subtracts from all scores of a probe a weight times its mean similarity to some of
-the nearest templates. Whole classes are left out of the gallery in turn, at random or related ones together, and their
-items are the unknown probes; the others, each compared with its class as if it were not enrolled, are the known ones.
+Ten items of each class are enrolled, of CLINC's training part and of 150 classes of CUB, others in each of the draws,
+which are not those of `class_thresholds.py`. An equalizer subtracts from all scores of a probe a weight times its mean
+similarity to some of the nearest templates. Whole classes are left out of the gallery in turn, at random or related
+ones together, and their items are the unknown probes; the others, each compared with its class as if it were not
+enrolled, are the known ones.
 
 Printed is by how much FNIR is lower than with class thresholds alone, relative, in per cent, as the mean over the draws
 and over FPIRs around 5%: one row per range of nearest templates, one column per weight.
@@ -18,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import isomargin as im
-from class_thresholds import FPIR, clinc
+from class_thresholds import FPIR, clinc, cub, units
 from isomargin.equalize.class_offsets import QUANTILE
 from isomargin.equalize.class_trials import AROUND, random_groups, related_groups
 
@@ -88,7 +90,12 @@ def fnir(unknown: Scored, known: Scored, place: int, weight: float) -> float:
 
 
 def measure(gallery: Any, labels: Any) -> Any:
-    """(ranges, weights) FNIR with each equalizer, the mean over the two ways of leaving classes out."""
+    """(ranges, weights) FNIR with each equalizer, the mean over the two ways of leaving classes out.
+
+    Classes of one item are left out, because nothing is like their item but itself.
+    """
+    _, class_of, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    gallery, labels = gallery[sizes[class_of] > 1], labels[sizes[class_of] > 1]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that it refuses
         fitted = im.ClassThresholds().fit(gallery, labels)
@@ -110,16 +117,28 @@ def measure(gallery: Any, labels: Any) -> Any:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clinc", metavar="FILE", required=True)
+    sources = {"clinc": clinc, "cub": cub}
+    for name in sources:
+        parser.add_argument(f"--{name}", metavar="FILE")
+    parser.add_argument("--gallery", metavar="FILE")
     parser.add_argument("--draws", type=int, default=20)
     options = parser.parse_args()
-    lower = []
-    for draw in clinc(options.clinc, options.draws, FIRST_DRAW):
-        rates = measure(draw.gallery, draw.labels)
-        lower.append(100 * (1 - rates / rates[0, 0]))
-    print("| nearest templates | " + " | ".join(f"{weight:g}" for weight in WEIGHTS) + " |")
+    if options.gallery is not None:
+        data = np.load(options.gallery)
+        rates = measure(units(data["embeddings"]), data["labels"])
+        print_table("gallery", 100 * (1 - rates / rates[0, 0]))
+    for name, source in sources.items():
+        if getattr(options, name) is not None:
+            galleries = source(getattr(options, name), options.draws, FIRST_DRAW)
+            tables = [measure(draw.gallery, draw.labels) for draw in galleries]
+            print_table(name, np.mean([100 * (1 - rates / rates[0, 0]) for rates in tables], axis=0))
+
+
+def print_table(name: str, lower: Any) -> None:
+    """Print one row per range of nearest templates."""
+    print(f"\n{name}\n| nearest templates | " + " | ".join(f"{weight:g}" for weight in WEIGHTS) + " |")
     print("|---" * (1 + len(WEIGHTS)) + "|")
-    for (first, end), row in zip(RANGES, np.mean(lower, axis=0), strict=True):
+    for (first, end), row in zip(RANGES, lower, strict=True):
         print(f"| {first + 1} to {end} | " + " | ".join(f"{value:.2f}" for value in row) + " |")
 
 
