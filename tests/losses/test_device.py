@@ -3,9 +3,9 @@
 import pytest
 import torch
 from batches import Example, clustered, make
-from fake_device import DEVICE, FakeDevice, OnDevice
 from test_sweep import CLASSES, PROXIES, build
 
+from fake_device import DEVICE, FakeDevice, OnDevice
 from isomargin.losses import loss_names
 
 # Once for the labels, once for the places of positive pairs, once for the sums, once in the backward pass for the

@@ -183,6 +183,26 @@ def test_torch_operations_count_what_the_kernels_count(listed, monkeypatch):
     same_counts(count_pairs(data, k=K), count_pairs_with_torch(data, k=K, device="cpu"))
 
 
+@pytest.mark.parametrize("listed", [True, False])
+def test_the_host_waits_for_the_device_equally_often_for_any_number_of_strips(listed, monkeypatch):
+    from fake_device import FakeDevice
+    from isomargin.measure.pairs import torch_tiles as torch_pairs
+
+    if not listed:
+        monkeypatch.setattr(torch_pairs, "LISTED_POSITIVES", 0)
+    rows, labels = clusters(300, 20, singles=3)
+    data = sort_by_class(rows, labels)
+    waits = []
+    for cells in (1 << 25, 10_000):
+        monkeypatch.setattr(torch_pairs, "STRIP", cells)
+        with FakeDevice() as device:
+            count_pairs_with_torch(data, k=K, device="meta")
+        waits.append(len(device.waits))
+    # Before the first strip: vectors, one number of them, classes, and their ends. After the last one: positives,
+    # negatives, and three results of each query.
+    assert waits == [9, 9]
+
+
 def test_device_of_torch_gives_the_scores_of_the_reference():
     rows, labels = clusters(1500, 50, singles=5)
     with pytest.warns(UserWarning, match="5 of 55 classes have a single item"):

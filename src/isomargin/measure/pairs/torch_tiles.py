@@ -1,14 +1,14 @@
 """The pass over all pairs in torch operations, for a GPU: strips of complete rows instead of tiles.
 
 It gives the same counts and ranks as the compiled kernels; the two are tested against each other. It computes the full
-product rather than its upper triangle, which is simpler and fast enough on a GPU.
+product rather than its upper triangle, which is simpler and fast enough on a GPU. The host waits for the device before
+the first strip and after the last one only.
 """
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from isomargin.core.errors import InputError
 from isomargin.measure.pairs import kernels
@@ -53,11 +53,13 @@ def count_pairs_with_torch(
     shifts = None if data.shifts is None else torch.as_tensor(data.single_shifts, device=device)
     listing = int((sizes * (sizes - 1) // 2).sum()) <= LISTED_POSITIVES
     class_of = torch.as_tensor(data.class_of, device=device)
-    negatives = torch.zeros((len(sizes), bins), dtype=torch.int64, device=device)
-    positives = torch.zeros((0 if listing else len(sizes), bins), dtype=torch.int64, device=device)
+    after = torch.as_tensor(data.ends[data.class_of], device=device)  # (n,) one past the last row of each row's class
+    unused = len(sizes) * bins  # a cell behind the counters, for pairs that are not to be counted
+    negatives = torch.zeros(unused + 1, dtype=torch.int64, device=device)
+    positives = torch.zeros(0 if listing else unused, dtype=torch.int64, device=device)
     listed, nearer = [], []
-    r_precision: list[NDArray[np.float64]] = []
-    average_precision: list[NDArray[np.float64]] = []
+    r_precision: list[torch.Tensor] = []
+    average_precision: list[torch.Tensor] = []
     for first, last in strips(len(class_of), STRIP):
         similarity = vectors[first:last] @ vectors.T  # (strip, n)
         if shifts is not None:
@@ -65,36 +67,41 @@ def count_pairs_with_torch(
         row_class = class_of[first:last]
         same = row_class[:, None] == class_of[None, :]
         cell = bin_of(similarity, bins, span) + (row_class * bins)[:, None]
-        lowest = int(row_class[0]) * bins
-        count_cells(negatives.view(-1), cell[~same], lowest)
-        upper = same.triu(first + 1)
+        row, column = positives_after(data, after, first, last)
         if listing:
-            listed.append(similarity[upper].cpu().numpy())
+            listed.append(similarity[row, column])
         else:
-            count_cells(positives.view(-1), cell[upper], lowest)
-        del cell, upper
+            count_cells(positives, cell[row, column])
+        count_cells(negatives, cell.masked_fill_(same, unused).view(-1))
+        del cell, row, column
         rank = torch.arange(last - first, device=device)
         similarity[rank, rank + first] = -ABOVE_ALL  # exclude the query itself
         similarity = torch.where(same, similarity + TIE, similarity)
         best = torch.where(same, similarity, -ABOVE_ALL).amax(dim=1, keepdim=True)
-        nearer.append(((similarity > best) & ~same).sum(dim=1).cpu().numpy())
+        nearer.append(((similarity > best) & ~same).sum(dim=1))
         if map_at_r:
-            for scores, values in zip((r_precision, average_precision), at_r(similarity, same), strict=True):
-                scores.append(values.cpu().numpy())
+            most = int(sizes[data.class_of[first] : data.class_of[last - 1] + 1].max()) - 1
+            for scores, values in zip((r_precision, average_precision), at_r(similarity, same, most), strict=True):
+                scores.append(values)
         if progress:
             progress(last / len(class_of))
-    kept_negatives = BinnedDistances.within_span(negatives.cpu().numpy(), span, axis, appearances=2)
+    shape = (len(sizes), bins)
+    kept_negatives = BinnedDistances.within_span(
+        negatives[:unused].view(shape).cpu().numpy(), span, axis, appearances=2
+    )
     ranks = RankCounts.from_queries(
         data.class_of,
         sizes,
         k,
-        np.concatenate(nearer).astype(np.int32),
-        np.concatenate(r_precision) if map_at_r else None,
-        np.concatenate(average_precision) if map_at_r else None,
+        torch.cat(nearer).cpu().numpy().astype(np.int32),
+        torch.cat(r_precision).cpu().numpy() if map_at_r else None,
+        torch.cat(average_precision).cpu().numpy() if map_at_r else None,
     )
     if listing:
-        return PassResult(PairCounts(list_by_class(np.concatenate(listed), sizes, axis), kept_negatives), ranks)
-    kept_positives = BinnedDistances.within_span(positives.cpu().numpy(), span, axis, appearances=1)
+        return PassResult(
+            PairCounts(list_by_class(torch.cat(listed).cpu().numpy(), sizes, axis), kept_negatives), ranks
+        )
+    kept_positives = BinnedDistances.within_span(positives.view(shape).cpu().numpy(), span, axis, appearances=1)
     return PassResult(PairCounts(kept_positives, kept_negatives), ranks)
 
 
@@ -113,19 +120,36 @@ def bin_of(similarity: "torch.Tensor", bins: int, span: tuple[float, float]) -> 
     return distance.sub_(span[0]).mul_(scale).clamp_(min=0, max=bins - 1).long()
 
 
-def count_cells(counters: "torch.Tensor", cells: "torch.Tensor", lowest: int) -> None:
-    """Add one to the counter of each cell. No cell may be below ``lowest``: counters before it are not touched."""
-    if cells.numel():
-        found = cells.sub_(lowest).bincount()
-        counters[lowest : lowest + len(found)] += found
+def positives_after(
+    data: ClassSortedVectors, after: "torch.Tensor", first: int, last: int
+) -> tuple["torch.Tensor", "torch.Tensor"]:
+    """(pairs,) row within the strip and (pairs,) column of its positive pairs above the diagonal, row by row.
+
+    How many there are follows from the sizes of the classes, so the host need not wait for the device to find them.
+    """
+    import torch
+
+    number = int((data.ends[data.class_of[first:last]] - np.arange(first, last) - 1).sum())
+    rows = torch.arange(last - first, device=after.device)
+    others = after[first:last] - rows - first - 1
+    row = torch.repeat_interleave(rows, others, output_size=number)
+    place = torch.arange(number, device=after.device) - (others.cumsum(0) - others)[row]  # within its row's positives
+    return row, row + first + 1 + place
 
 
-def at_r(similarity: "torch.Tensor", same: "torch.Tensor") -> tuple["torch.Tensor", "torch.Tensor"]:
-    """(queries,) R-precision and (queries,) average precision at R; 0 for a query that is alone in its class."""
+def count_cells(counters: "torch.Tensor", cells: "torch.Tensor") -> None:
+    """Add one to the counter of each cell. Unlike ``bincount``, this makes no tensor whose size the host must know."""
+    counters.scatter_add_(0, cells, counters.new_ones(1).expand(len(cells)))
+
+
+def at_r(similarity: "torch.Tensor", same: "torch.Tensor", most: int) -> tuple["torch.Tensor", "torch.Tensor"]:
+    """(queries,) R-precision and (queries,) average precision at R; 0 for a query that is alone in its class.
+
+    ``most`` is the largest R.
+    """
     import torch
 
     possible = same.sum(dim=1) - 1  # R, which does not count the query itself
-    most = int(possible.max())
     if most == 0:
         zeros = torch.zeros(len(possible), dtype=torch.float64, device=same.device)
         return zeros, zeros
