@@ -265,7 +265,7 @@ class BinnedDistances:
         # The k-th of m values spread over a bin lies, on average, at (k - 1/2) / m of its width.
         share = (wanted - 0.5 - below) / self.counts[nonempty, bins]
         low, high = self.pooled_cumulative[bins], self.pooled_cumulative[bins + 1]
-        found[nonempty] = self.invert(low + share * (high - low))
+        found[nonempty] = self.invert(np.asarray(low + share * (high - low), np.float64))
         return found
 
     def pooled_distance_at(self, count: int) -> float:
