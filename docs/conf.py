@@ -11,7 +11,7 @@ project = "isomargin"
 version = release = isomargin.__version__
 copyright = "the authors of isomargin"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
-extensions += ["commands", "docstrings", "mathml", "run_examples"]  # those of this folder, in docs/site
+extensions += ["commands", "docstrings", "mathml", "root_pages", "run_examples"]  # of this folder, in docs/site
 exclude_patterns = ["_build", "images", "site"]
 default_role = "py:obj"  # names in backquotes in docstrings become links where they are public
 autodoc_member_order = "bysource"
