@@ -274,7 +274,7 @@ class BinnedDistances:
 
     def pooled_distances_at(self, counts: NDArray[np.int64]) -> Floats:
         """(m,) smallest distance within which there are that many pairs, for each count."""
-        return self.invert(np.clip(counts, 1, self.pooled_total) - 0.5)
+        return self.invert(np.clip(counts, 1, self.pooled_total).astype(np.float64) - 0.5)
 
     def pooled_distance_admitting(self, count: int) -> float:
         """Return the bin edge that admits as many pairs as it can but at most ``count``; -inf if there is none.
