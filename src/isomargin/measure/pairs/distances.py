@@ -265,7 +265,7 @@ class BinnedDistances:
         # The k-th of m values spread over a bin lies, on average, at (k - 1/2) / m of its width.
         share = (wanted - 0.5 - below) / self.counts[nonempty, bins]
         low, high = self.pooled_cumulative[bins], self.pooled_cumulative[bins + 1]
-        found[nonempty] = self.invert(low + share * (high - low))
+        found[nonempty] = self.invert(np.asarray(low + share * (high - low), np.float64))
         return found
 
     def pooled_distance_at(self, count: int) -> float:
@@ -274,8 +274,7 @@ class BinnedDistances:
 
     def pooled_distances_at(self, counts: NDArray[np.int64]) -> Floats:
         """(m,) smallest distance within which there are that many pairs, for each count."""
-        wanted: Floats = np.asarray(np.clip(counts, 1, self.pooled_total), np.float64)
-        return self.invert(wanted - 0.5)
+        return self.invert(np.clip(counts, 1, self.pooled_total).astype(np.float64) - 0.5)
 
     def pooled_distance_admitting(self, count: int) -> float:
         """Return the bin edge that admits as many pairs as it can but at most ``count``; -inf if there is none.
