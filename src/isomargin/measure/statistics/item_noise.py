@@ -297,7 +297,7 @@ def whole_classes(taken: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """Yield the first and the end row of groups of whole classes, of about as many rows as the largest class may have.
 
     >>> list(whole_classes(np.array([40, 20, 10, 64])))
-    [(0, 60), (60, 134)]
+    [(0, 60), (60, 70), (70, 134)]
     """
     ends = np.cumsum(taken)
     first = 0
