@@ -73,8 +73,9 @@ def test_every_kind_of_list_gives_the_scores_of_the_same_trials(made, folder, ru
 
 
 def test_groups_come_from_the_labels_or_from_columns_and_are_absent_without_either(folder, run):
-    # The last digit of a sum may depend on where in memory an array begins.
-    by_label = pytest.approx(scores_of(run, folder / "voices.npz", "--trials", folder / "splink.csv"), rel=1e-14)
+    by_label = scores_of(run, folder / "voices.npz", "--trials", folder / "splink.csv")
+    # With older versions of NumPy its last digit depends on where in memory an array begins.
+    by_label["min_cllr"] = pytest.approx(by_label["min_cllr"], rel=1e-14)
     columns = ("--groups", "source_l,source_r")
     assert scores_of(run, folder / "unlabelled.npz", "--trials", folder / "splink.csv", *columns) == by_label
     table = pandas.read_csv(folder / "splink.csv")
@@ -82,7 +83,7 @@ def test_groups_come_from_the_labels_or_from_columns_and_are_absent_without_eith
     assert scores_of(run, folder / "unlabelled.npz", "--trials", folder / "named.csv") == by_label
     alone = scores_of(run, folder / "unlabelled.npz", "--trials", folder / "splink.csv")
     assert "opis" not in alone
-    assert alone["eer"] == by_label.expected["eer"]
+    assert alone["eer"] == by_label["eer"]
 
 
 def test_scores_of_the_list_need_no_embeddings(folder, run):
