@@ -31,6 +31,11 @@ experiment, from its runs.csv.
     <!-- table: correlation of=pareto -->
     <!-- end -->
 
+`tuning` is what the experiment of that name has chosen, as `python -m lab tables tuning` prints it.
+
+    <!-- table: tuning setting=cub-heads-held-out -->
+    <!-- end -->
+
 `equalize`, `networks`, `regime` and `targets` are tables of the experiment equalize: of one data set, of networks
 trained in several ways, of one regime for all data sets, and of what was aimed at.
 
@@ -49,11 +54,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the lab is not installed
 from isomargin.measure.settings import Settings
 from lab.choices import LOCAL, RAW
 from lab.equalizing.tables import TABLES
+from lab.experiment import load_experiment
 from lab.files import read_csv
 from lab.holm import LEVEL, holm
 from lab.rank_correlation import rank_sentences
 from lab.score_text import NOTHING, change_text, score_of, unit
 from lab.table_text import as_markdown
+from lab.tables import tuning_table
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "docs" / "results.md", ROOT / "docs" / "equalize.md", ROOT / "README.md")
@@ -275,6 +282,12 @@ def correlation(wanted: dict[str, str]) -> str:
     )
 
 
+def tuning(wanted: dict[str, str]) -> str:
+    """Make the table of what was chosen by one rule, with the number of choices at an end of the values tried."""
+    made = tuning_table(load_experiment("tuning"), read("tuning", wanted))
+    return f"{as_markdown(made.heads, made.lines)}\n{made.notes[-1]}\n"
+
+
 def sign(row: Row, column: str) -> int:
     """Tell whether a change is significantly down (-1), up (1) or neither (0)."""
     kind = "change" if row.get(f"{column} change") else "difference"
@@ -289,7 +302,7 @@ def filled(page: str) -> str:
         settings = found["settings"].replace("+local", "&").split()
         wanted = dict(setting.replace("&", LOCAL).split("=", 1) for setting in settings)
         head = found[0][: found[0].index("-->") + 4]
-        several = {"glance": glance, "correlation": correlation}.get(found["name"])
+        several = {"glance": glance, "correlation": correlation, "tuning": tuning}.get(found["name"])
         text = several(wanted) if several else table(found["name"], wanted)
         return f"{head}{text}<!-- end -->"
 
