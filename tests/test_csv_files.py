@@ -1,6 +1,7 @@
 """CSV files: every name stays in its field, and no spreadsheet runs one as a formula."""
 
 import csv
+import io
 
 import numpy as np
 import pandas
@@ -46,6 +47,8 @@ def test_two_names_never_become_the_same_text(one, other):
 
 def test_labels_come_back_from_pandas_as_the_documentation_says(tmp_path):
     names = [*FORMULAS, *BROKEN, "'=1", "''=1", "'tis", "NaN"]
+    if pandas.read_csv(io.StringIO('class\n"\0=1"\n'), **READING)["class"][0] != "\0=1":  # up to pandas 3.0
+        names.remove("\0=1")
     write_csv(pandas.DataFrame({"class": names}), tmp_path / "classes.csv")
     table = pandas.read_csv(tmp_path / "classes.csv", **READING)
     labels = table["class"].str.replace(r"^'(?='*([\s\0]*[=+\-@＝＋－＠]|[\t\r\n\0]))", "", regex=True)

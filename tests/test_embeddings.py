@@ -256,6 +256,7 @@ def test_labels_that_would_merge_split_or_lose_classes_are_refused(given, words)
 
 
 NULS = ["a", "", "b\0c", "a", "\0", "b"]
+CATEGORIES = pandas.Series(NULS).astype("category")  # before pandas 3, what follows a NUL is not compared
 
 
 def write_nuls(path: Path) -> None:
@@ -288,7 +289,7 @@ def test_a_label_that_ends_with_a_nul_is_refused_with_its_row_in_every_file(tmp_
         np.array(NULS, dtype=object),
         [name.encode() for name in NULS],
         pandas.Series(NULS),
-        pandas.Series(NULS).astype("category"),
+        *([CATEGORIES] if CATEGORIES.tolist() == NULS else []),
         *([np.array(NULS, dtype=np.dtypes.StringDType())] if hasattr(np.dtypes, "StringDType") else []),
     ],
     ids=lambda given: type(given).__name__ + str(getattr(given, "dtype", "")),
