@@ -165,9 +165,13 @@ def datasets() -> None:
 
 def ray() -> None:
     """The parts of an evaluation counted on a cluster of this machine."""
-    im.EmbeddingSet(VECTORS, LABELS).save("items.npz")
-    counted = im.evaluate_shards("items.npz", cluster="local", parts=2)
-    assert counted.opis == im.evaluate_shards("items.npz").opis
+    vectors, labels = (
+        np.tile(VECTORS, (10, 1)),
+        np.tile(LABELS, 10),
+    )  # more than one block of rows, so that there are parts
+    im.EmbeddingSet(vectors, labels).save("items.parquet")
+    counted = im.evaluate_shards("items.parquet", cluster="local", parts=2)
+    assert abs(counted.opis - im.evaluate_shards("items.parquet").opis) < 1e-6
 
 
 def torchmetrics() -> None:
