@@ -52,9 +52,14 @@ def scores_of(run, *arguments):
     return json.loads(output)["scores"]
 
 
+def except_for_the_last_digit(scores):
+    # With older versions of NumPy that of minCllr depends on where in memory an array begins.
+    return scores | {"min_cllr": pytest.approx(scores["min_cllr"], rel=1e-14)}
+
+
 def test_every_kind_of_list_gives_the_scores_of_the_same_trials(made, folder, run):
     vectors, labels, ids, rows, same = made
-    expected = evaluate_trials(vectors, rows, same, labels[rows]).scores()
+    expected = except_for_the_last_digit(evaluate_trials(vectors, rows, same, labels[rows]).scores())
     sentences = pandas.DataFrame(
         {"sentence1": ids[rows[:, 0]], "sentence2": ids[rows[:, 1]], "label": same.astype(int)}
     )
@@ -73,9 +78,7 @@ def test_every_kind_of_list_gives_the_scores_of_the_same_trials(made, folder, ru
 
 
 def test_groups_come_from_the_labels_or_from_columns_and_are_absent_without_either(folder, run):
-    by_label = scores_of(run, folder / "voices.npz", "--trials", folder / "splink.csv")
-    # With older versions of NumPy its last digit depends on where in memory an array begins.
-    by_label["min_cllr"] = pytest.approx(by_label["min_cllr"], rel=1e-14)
+    by_label = except_for_the_last_digit(scores_of(run, folder / "voices.npz", "--trials", folder / "splink.csv"))
     columns = ("--groups", "source_l,source_r")
     assert scores_of(run, folder / "unlabelled.npz", "--trials", folder / "splink.csv", *columns) == by_label
     table = pandas.read_csv(folder / "splink.csv")
