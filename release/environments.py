@@ -64,7 +64,7 @@ class Environment:
 
 
 def core_environment(folder: Path, wheel: Path) -> Environment:
-    """Make an environment with the wheel and what it requires without any extra, and install nothing anew.
+    """Make an environment with the wheel and what it requires without any extra, and install nothing again.
 
     The required packages, and what these require, are links to those of this interpreter: a copy would be 900 MB, and a
     download 250. Nothing else can be imported, and pip refuses if a requirement of the wheel is not met.
