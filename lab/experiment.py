@@ -38,9 +38,7 @@ class Choice(_Part):
     join: tuple[str, ...] = ()
     """Other choices of the same axis, each one regularizer: these are combined first, then come the changes."""
     tuned: str = ""
-    """The regularizer of this name that `tuning` has chosen for the loss in the setting's `tuned_in`, if it has."""
-    weight: float | None = None
-    """With `tuned`: a weight in place of the share that was chosen."""
+    """The regularizer of this name that `tuning` has chosen for the loss in the setting's `tuned_in`."""
 
 
 class Setting(_Part):

@@ -17,7 +17,7 @@ from isomargin.core import checks
 from isomargin.core.errors import InputError
 from isomargin.training.recipe import Recipe, load_recipe
 from lab.choices import RAW, is_raw, without_local
-from lab.experiment import Choice, Experiment, Plan, Scale, Setting, load_settings, plan_of
+from lab.experiment import Experiment, Plan, Scale, Setting, load_settings, plan_of
 from lab.tuned_choices import tuned_change
 
 
@@ -224,22 +224,14 @@ def changes_of_choice(setting: Setting, chosen: Mapping[str, str], axis: str) ->
     if meanings is None:
         raise InputError(f"settings.yaml does not define {choice!r} of {axis}: add it")
     fitting = [
-        meaning
-        for meaning in meanings
-        if all(chosen.get(other) == what for other, what in meaning.when.items())
-        and (not meaning.tuned or tuned_of(setting, chosen, meaning))
+        meaning for meaning in meanings if all(chosen.get(other) == what for other, what in meaning.when.items())
     ]
     if not fitting:
         return ()
     if fitting[-1].tuned:
-        return [str(tuned_of(setting, chosen, fitting[-1])), *fitting[-1].changes]
+        return [tuned_change(setting.tuned_in, chosen.get("loss"), fitting[-1].tuned), *fitting[-1].changes]
     parts = [changes_of_choice(setting, {**chosen, axis: part}, axis) for part in fitting[-1].join]
     return [*([joined(parts)] if parts else ()), *fitting[-1].changes]
-
-
-def tuned_of(setting: Setting, chosen: Mapping[str, str], meaning: Choice) -> str | None:
-    """Give the change that a tuned choice stands for; None where nothing was chosen for the setting and loss."""
-    return tuned_change(setting.tuned_in, chosen.get("loss"), meaning.tuned, meaning.weight)
 
 
 def joined(parts: Sequence[Sequence[str]]) -> str:

@@ -22,7 +22,7 @@ CHOICES = "choices.yaml"
 HOME = Path(__file__).parents[1] / "results" / "tuning" / CHOICES
 HEADER = """\
 # Regularizers by setting, loss and name, chosen on held-out training classes by the experiment `tuning`, which writes
-# this file. Entries that it has not searched are those of `margins`, `margins-nets` and `margins-long`, with share 0.3.
+# this file.
 """
 
 Regularizer = dict[str, Any]
@@ -70,14 +70,9 @@ def in_line(regularizer: Regularizer) -> str:
     return yaml.safe_dump(regularizer, default_flow_style=True, sort_keys=False, width=1000).strip()
 
 
-def tuned_change(setting: str | None, loss: str | None, name: str, weight: float | None = None) -> str | None:
-    """Give the change of a recipe that a choice stands for, with a weight in place of its share if one is given.
-
-    Returns None where nothing was chosen for the setting and loss.
-    """
+def tuned_change(setting: str | None, loss: str | None, name: str) -> str:
+    """Give the change of a recipe that a choice stands for; a setting and loss that were not searched are refused."""
     regularizer = known_choices().get(setting or "", {}).get(loss or "", {}).get(name)
     if regularizer is None:
-        return None
-    if weight is not None:
-        regularizer = {**{key: value for key, value in regularizer.items() if key != "share"}, "weight": weight}
+        raise InputError(f"{HOME} has no {name} for {loss} in {setting}: run the experiment tuning there first")
     return f"loss.regularizer={in_line(regularizer)}"

@@ -3,6 +3,7 @@
 import pytest
 from pretended_training import Trainer, evaluated
 
+from isomargin.core.errors import InputError
 from lab import experiment, tuned_choices
 from lab.experiment import Tuning, load_settings
 from lab.files import read_csv
@@ -113,22 +114,18 @@ def test_what_was_chosen_is_written_and_used_by_the_choices_of_settings(add, tmp
     monkeypatch.setattr(tuned_choices, "HOME", place / "choices.yaml")
     tuned_choices.known_choices.cache_clear()
     fields = load_settings()[0]["toy"].model_dump(exclude={"choices", "features"})
-    text = ["loss.regularizer={name: tcm, share: 0.5}", {"tuned": "tcm"}]
-    choices = {"training": {"tcm": text, "both": [*text[:1], {"tuned": "tcm", "weight": 1}]}}
+    choices = {"training": {"tcm": [{"tuned": "tcm"}]}}
     add.settings(
         toy={**fields, "changes": list(fields["changes"]), "tuned_in": "toy", "choices": choices},
-        other={**fields, "changes": list(fields["changes"]), "choices": choices},
+        other={**fields, "changes": list(fields["changes"]), "tuned_in": "other", "choices": choices},
     )
-    axes = {"loss": ["smooth_ap"], "training": ["tcm", "both"]}
-    losses = add("losses", plans={"toy": {"settings": ["toy", "other"], "axes": axes}})
-    runs = planned_runs(losses, "toy", 1, {"patterns": tmp_path})
-    tcm = chosen["toy"]["smooth_ap"]["tcm"]
-    margins = {name: tcm[name] for name in ("name", "positive_margin", "negative_margin")}
-    assert [run.recipe.loss.regularizer for run in runs] == [
-        {**margins, "share": 1.0},
-        {**margins, "weight": 1},
-        *[{"name": "tcm", "share": 0.5}] * 2,
-    ]
+    axes = {"loss": ["smooth_ap"], "training": ["tcm"]}
+    plans = {"toy": {"settings": ["toy"], "axes": axes}}
+    (run,) = planned_runs(add("losses", plans=plans), "toy", 1, {"patterns": tmp_path})
+    assert run.recipe.loss.regularizer == chosen["toy"]["smooth_ap"]["tcm"]
+    plans["toy"]["settings"] = ["other"]
+    with pytest.raises(InputError, match="has no tcm for smooth_ap in other: run the experiment tuning there first"):
+        planned_runs(add("others", plans=plans), "toy", 1, {"patterns": tmp_path})
     tuned_choices.known_choices.cache_clear()
     experiment.load_settings.cache_clear()
 
