@@ -78,12 +78,14 @@ def run(sets: int, classes: int, items: int, seed: int) -> dict[tuple[str, str],
     return found
 
 
-def print_table(found: dict[tuple[str, str], list[tuple[float, float, float]]]) -> None:
-    """Print how many intervals contain the true value."""
+def print_table(
+    found: dict[tuple[str, str], list[tuple[float, float, float]]], truths: dict[str, float] | None = None
+) -> None:
+    """Print how many intervals contain the true value of the score: the mean of a row's own values unless given."""
     print(f"\n{'similarities':<30}{'score':<20}{'mean':>10}{'coverage':>16}{'below':>8}{'above':>8}{'spread':>8}")
     for (name, score), rows in found.items():
         values, low, high = np.array(rows).T
-        truth = values.mean()
+        truth = values.mean() if truths is None else truths[score]
         coverage = np.mean((low <= truth) & (truth <= high))
         error = np.sqrt(coverage * (1 - coverage) / len(values))
         spread = np.mean(high - low) / (2 * 1.96) / values.std()
