@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from isomargin.core import checks
 from isomargin.core.errors import InputError
 from isomargin.training.recipe import Recipe, load_recipe
-from lab.choices import RAW, is_raw, without_local
+from lab.choices import AXIS, RAW, is_raw, without_local
 from lab.experiment import Experiment, Plan, Scale, Setting, load_settings, plan_of
 from lab.tuned_choices import tuned_change
 
@@ -69,14 +69,16 @@ def planned_runs(
         data: the folders of data sets that do not come with the package, by data set; by setting where a setting
             trains on features of the data.
         settings: only these of the experiment's settings; all unless given.
-        only: by axis, only these choices, and those that they are compared with; all unless given.
+        only: by axis, only these choices, and those that they are compared with; all unless given. Raw features, which
+            are no run, select nothing.
     """
     plan = plan_of(experiment, scale)
     check_choices(plan, only or {})
+    only = without_raw(only or {})
     known, runs = find_settings(plan, settings, data or {}), []
     for name in known:
         place = location(name, known[name], data or {})
-        for chosen in part_of(combinations(plan, name), only or {}, experiment.against):
+        for chosen in part_of(combinations(plan, name), only, experiment.against):
             changes = [*place, *changes_of(known[name], chosen)]
             for seed in range(seeds or plan.seeds_of.get(name, plan.seeds)):
                 title = " ".join([name, *chosen.values()])
@@ -104,7 +106,7 @@ def combinations(plan: Plan, setting: str) -> list[dict[str, str]]:
 
 
 def check_choices(plan: Plan, only: Mapping[str, Sequence[str]]) -> None:
-    """Refuse axes and choices that a plan does not have.
+    """Refuse axes and choices that a plan does not have; raw features are a training, where there are any.
 
     >>> check_choices(Plan(settings=("toy",), axes={"loss": ("a", "b")}), {"loss": ["c"]})
     Traceback (most recent call last):
@@ -114,8 +116,19 @@ def check_choices(plan: Plan, only: Mapping[str, Sequence[str]]) -> None:
         raise InputError("--only is for experiments with axes, and this one has none: leave it out")
     for axis, choices in only.items():
         checks.one_of(axis, "an axis of only", tuple(plan.axes))
+        known = (*plan.axes[axis], *((RAW,) if plan.raw and axis == AXIS else ()))
         for choice in choices:
-            checks.one_of(choice, f"only: {axis}", plan.axes[axis])
+            checks.one_of(choice, f"only: {axis}", known)
+
+
+def without_raw(only: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Leave raw features out of the choices to run; where they are the only training, all trainings are meant.
+
+    >>> without_raw({"loss": ["a"], "training": ["raw"]}), without_raw({"training": ["raw", "tcm"]})
+    ({'loss': ['a']}, {'training': ['tcm']})
+    """
+    left = {axis: [choice for choice in choices if (axis, choice) != (AXIS, RAW)] for axis, choices in only.items()}
+    return {axis: choices for axis, choices in left.items() if choices}
 
 
 def part_of(

@@ -19,7 +19,7 @@ from isomargin.core.files import locked
 from isomargin.training import loop
 from isomargin.training.run_folder import RunFolder
 from lab.calibration_ranges import range_rows, score_ranges
-from lab.choices import is_derived, is_local
+from lab.choices import AXIS, RAW, is_derived, is_local, is_raw
 from lab.derived import with_derived
 from lab.devices import train_on_devices
 from lab.experiment import Experiment, Plan, Scale, load_experiment, load_settings, plan_of
@@ -67,8 +67,8 @@ def run_experiment(
         seeds: how many; the experiment's own number unless given.
         data: the folders of data sets that do not come with the package, by name.
         settings: only these of the experiment's settings.
-        only: by axis, only these choices, and those that they are compared with. Rows of other settings and choices
-            that are in `results` already stay there if their recipes are still the same.
+        only: by axis, only these choices, and those that they are compared with; `raw` alone trains nothing. Rows of
+            other settings and choices that are in `results` already stay there if their recipes are still the same.
         jobs: how many runs are trained at the same time, in processes of their own; 1 trains in this process.
         devices: how many train each run together, each in its own process. Features are computed on one.
         train: trains one run; called as `loop.train` is.
@@ -93,6 +93,8 @@ def run_experiment(
     for setting in settings or plan.settings:
         data |= prepare(setting, folder, data, report)
     runs = with_derived(plan, planned_runs(experiment, scale, seeds, data, settings, only), data)
+    if tuple((only or {}).get(AXIS, ())) == (RAW,):
+        runs = [run for run in runs if is_raw(run.choices)]
     if experiment.kind == "margins":
         new, finish = run_margins(plan, runs, folder, train, jobs, report)
     elif experiment.kind == "tuning":

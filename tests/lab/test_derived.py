@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import isomargin as im
+from isomargin.core.errors import InputError
 from lab import comparisons
 from lab.files import read_csv
 from lab.kept import compact, load_kept, measured, save_kept
@@ -119,3 +120,23 @@ def test_a_kept_evaluation_has_the_scores_and_nearly_the_draws(tmp_path):
         one, two = exact[name].difference.difference, small[name].difference.difference
         assert two.value == pytest.approx(one.value, abs=1e-12)
         assert [two.low, two.high] == pytest.approx([one.low, one.high], abs=0.04 * (one.high - one.low))
+
+
+def test_raw_features_are_added_to_earlier_rows_without_training(add, tmp_path):
+    add.settings(heads=SETTING)
+    plan = {**PLAN, "raw": False, "equalized": False}
+    add("heads", plans={"toy": plan}, against={"training": "plain"})
+    run_experiment("heads", tmp_path / "runs", tmp_path / "results", scale="toy")
+    before = rows_of(tmp_path)
+
+    def train(*args, **kwargs):
+        raise AssertionError("something was trained")
+
+    only = {"only": {"training": ["raw"]}, "scale": "toy", "train": train}
+    with pytest.raises(InputError, match="training is 'raw'"):
+        run_experiment("heads", tmp_path / "runs", tmp_path / "results", **only)
+    add("heads", plans={"toy": {**plan, "raw": True}}, against={"training": "plain"})
+    run_experiment("heads", tmp_path / "others", tmp_path / "results", **only)
+    after = rows_of(tmp_path)
+    assert list(after) == ["raw", "plain", "tcm"]
+    assert all(after[name][column] == value for name, row in before.items() for column, value in row.items())
