@@ -157,6 +157,41 @@ def noise_table(results: Path) -> str:
     return as_markdown(heads, lines)
 
 
+def shift_table(results: Path) -> str:
+    """Return what a threshold does that was chosen elsewhere, for cosines."""
+    heads = [*SHIFT_HEADS, "OPIS change", "log OPIS ×100, minus that without a shift"]
+    lines = [
+        [*shift_cells(row), interval(row, "opis change"), interval(row, "effect change", 100, 0, "")]
+        for row in read_csv(results / "shift.csv")
+        if row["similarity"] == "cosine"
+    ]
+    return as_markdown(heads, lines)
+
+
+def equalized_shift_table(results: Path) -> str:
+    """Return the same for equalized similarities, compared with cosines."""
+    lines = [
+        [*shift_cells(row), interval(row, "equalized opis change")]
+        for row in read_csv(results / "shift.csv")
+        if row["similarity"] == "equalized" and row["embedding"] in ("raw", "plain", "TCM, weight 1")
+    ]
+    return as_markdown([*SHIFT_HEADS, "OPIS change from cosines"], lines)
+
+
+SHIFT_HEADS = ("data", "threshold of", "used on", "embedding", "FAR %", "FRR %", "within a factor of two", "OPIS ×1e-3")
+
+
+def shift_cells(row: Row) -> list[str]:
+    """Write where a threshold comes from, what it is used on, and what it does there."""
+    shift = row["shift"]
+    moved = shift not in ("training classes", "test classes")
+    chosen = "test classes" if moved else shift
+    used = shift.replace("half of", "without half of") if moved else "test classes"
+    rates = [spread(row, f"carried {rate}", 100, digits) for rate, digits in (("far", 2), ("frr", 1))]
+    within = f"{number(row, 'within two', 100, 0)}%"
+    return [row["data"], chosen, used, row["embedding"], *rates, within, spread(row, "opis", 1e3, 1)]
+
+
 def floor_table(results: Path) -> str:
     """Return the OPIS of classes that are alike."""
     heads = ["kind", "classes", "items per class", "EER %", "OPIS ×1e-5", "debiased ×1e-5", "limit ×1e-5"]
@@ -193,6 +228,8 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "decomposition, averaged": share_summary,
     "decomposition": share_table,
     "label noise": noise_table,
+    "shift": shift_table,
+    "shift, equalized": equalized_shift_table,
     "floor": floor_table,
     "floor, Gaussian": gaussian_table,
 }
