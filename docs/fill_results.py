@@ -15,6 +15,7 @@ several values.
 
 Where the file has raw features (training=raw), they are the first line, with their scores in the columns of the first
 choice. `raw=changes` adds how the first choice changes them. `plain+local` is plain training, equalized.
+`compared=equalized` shows only the changes from plain training equalized, of the rows that have them.
 
 `glance` is a table of several experiments: how much some choices of the training change one score, by loss and setting,
 and how many of the changes are statistically significant, that is, have a 95% confidence interval without zero: these
@@ -91,6 +92,9 @@ NAMES = {
     "alignment_by_weight": "alignment",
     "tcm_by_share": "TCM by a share",
     "alignment_by_share": "alignment by a share",
+    "tcm_tuned": "TCM, tuned",
+    "alignment_tuned": "alignment, tuned",
+    "alignment_strangers": "alignment of negative pairs",
     # Shorter than the scores' own titles; the page explains them.
     "debiased_opis": "OPIS without noise",
     "far_threshold_spread": "threshold spread",
@@ -140,6 +144,11 @@ def table(experiment: str, wanted: dict[str, str]) -> str:
     if "across" in wanted:
         axis, _, choices = wanted["across"].partition(":")
         heads, cells = across_table(groups, axis, choices.split(","), columns, wanted.get("raw") == "changes")
+    elif "compared" in wanted:
+        compared, raw = f" from {wanted['compared']}", []
+        groups = {key: rows for key, rows in groups.items() if change_text(rows[0], columns[0], compared)}
+        heads = [f"{name(column)} change" for column in columns]
+        cells = [[change_text(row, column, compared) for column in columns] for (row,) in groups.values()]
     else:
         heads, cells = plain_table(groups, columns)
     lines = [[*(name(choice) for choice in key), *line] for key, line in zip(groups, cells, strict=True)]
@@ -246,7 +255,7 @@ def glance(wanted: dict[str, str]) -> str:
         signs = [sign(row, column) for row in chosen]
         lasting = [sign(row, column) for row in chosen if corrected[id(row)] < LEVEL]
         counts.append(
-            f"with {name(training)} {signs.count(-1)} of {len(signs)} are significantly lower "
+            f"with {name(training)}, {signs.count(-1)} of {len(signs)} are significantly lower "
             f"({lasting.count(-1)} after the correction) and {signs.count(1)} higher ({lasting.count(1)})"
         )
     title = f"{name(column)[0].upper()}{name(column)[1:]}"

@@ -22,7 +22,7 @@ from lab.files import read_csv
 from lab.results_folder import RUNS, TABLE
 from lab.stored_draws import DIFFERENCES, StoredDraws, read_draws
 
-COMPARED = re.compile(r"(?P<score>.+) (?P<kind>change|difference)(?: from (?P<label>raw|unequalized))?")
+COMPARED = re.compile(r"(?P<score>.+) (?P<kind>change|difference)(?: from (?P<label>raw|unequalized|equalized))?")
 ROUNDING = 1e-9
 CONFIDENCE = 0.95
 Row = Mapping[str, str]

@@ -29,8 +29,9 @@ from lab.choices import AXIS, NONE, RAW, is_local, is_raw, with_local, without_l
 from lab.experiment import Plan, load_settings
 from lab.plan import PlannedRun, base_of, location
 
-MAIN, FROM_RAW, FROM_UNEQUALIZED = "", "raw", "unequalized"
-"""The comparisons of a row: with what the experiment compares, with raw features, with the same runs unequalized."""
+MAIN, FROM_RAW, FROM_UNEQUALIZED, FROM_EQUALIZED = "", "raw", "unequalized", "equalized"
+"""The comparisons of a row: with what the experiment compares, with raw features, with the same runs unequalized, and
+of equalized runs with what the experiment compares, equalized too."""
 LOCAL_EVALUATION = "local-evaluation.json"
 
 
@@ -52,10 +53,11 @@ def bases(choices: Mapping[str, str], against: Mapping[str, str]) -> dict[str, d
     """Give what a row is compared with, by the label of the comparison.
 
     Plain training, equalized or not, is also compared with raw features if there are any, and what is equalized with
-    the same runs unequalized.
+    the same runs unequalized and with plain training, equalized.
 
-    >>> bases({"loss": "a", "training": "tcm + local"}, {"training": "plain"})
-    {'': {'loss': 'a', 'training': 'plain'}, 'unequalized': {'loss': 'a', 'training': 'tcm'}}
+    >>> found = bases({"loss": "a", "training": "tcm + local"}, {"training": "plain"})
+    >>> {label: base["training"] for label, base in found.items()}
+    {'': 'plain', 'unequalized': 'tcm', 'equalized': 'plain + local'}
     >>> bases({"loss": "a", "training": "plain"}, {"training": "plain"})
     {'raw': {'loss': 'none', 'training': 'raw'}}
     """
@@ -68,6 +70,8 @@ def bases(choices: Mapping[str, str], against: Mapping[str, str]) -> dict[str, d
         found[MAIN] = base
     if is_local(chosen):
         found[FROM_UNEQUALIZED] = trained
+        if trained != base:
+            found[FROM_EQUALIZED] = with_local(base)
     if trained == base and AXIS in chosen:
         found[FROM_RAW] = raw_choices(list(chosen))
     return found

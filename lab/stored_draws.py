@@ -37,7 +37,7 @@ class StoredDraws:
     choices: tuple[str, ...]
     """Of the row that is compared, in the order of the axes."""
     label: str
-    """Which of the row's comparisons it is: empty for the one with `against`, else ``raw`` or ``unequalized``."""
+    """Which of the row's comparisons it is: empty for the one with `against`, else as in `lab.derived`."""
     column: str
     kind: str
     """``change`` or ``difference``."""

@@ -76,7 +76,7 @@ def test_a_glance_marks_what_is_significant_alone_and_among_all_its_comparisons(
         "| Smooth-AP | – | **+10%** |",
         "",
     ]
-    counts = "with TCM 1 of 3 are significantly lower (1 after the correction) and 1 higher (0)."
+    counts = "with TCM, 1 of 3 are significantly lower (1 after the correction) and 1 higher (0)."
     assert lines[-1].startswith(f"OPIS, of all cases: {counts} Bold: ")
     assert lines[-1].endswith("after Holm's correction over all 3 comparisons of the table.")
     page = page.replace("long/b", "long/b:later")
