@@ -108,6 +108,12 @@ class Tuning(_Part):
             raise ValueError(f"the margins are searched with share {self.share}, which is not among {self.shares}")
         return self
 
+    @property
+    def ends(self) -> dict[str, tuple[float, float]]:
+        """By setting of a regularizer, the first and the last value that are tried."""
+        tried = {"positive_margin": self.positive, "negative_margin": self.negative, "share": self.shares}
+        return {name: (values[0], values[-1]) for name, values in tried.items()}
+
 
 class Plan(_Part):
     """The runs of an experiment at one scale."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -211,19 +211,22 @@ def tuning_table(experiment: Experiment, rows: Sequence[Row]) -> Table:
     axes = axes_of(experiment, rows)
     scores = [f"{score} {kind}" for score in ("recall@1 %", "OPIS ×1e-3") for kind in ("plain", "chosen")]
     heads = ["setting", *axes, "regularizer", "seeds", "points", "m⁺", "m⁻", "share", *scores]
-    lines = [[row["setting"], *(row[axis] for axis in axes), *tuning_cells(row)] for row in rows]
-    ends = [row for row in rows if row["at_end"] == "True"]
-    note = f"{len(ends)} of {len(rows)} choices are at an end of the values that are tried, marked by *."
+    ends = {setting: plan.tuning.ends for plan in experiment.plans.values() if plan.tuning for setting in plan.settings}
+    cells = [tuning_cells(row, ends[row["setting"]]) for row in rows]
+    lines = [[row["setting"], *(row[axis] for axis in axes), *line] for row, line in zip(rows, cells, strict=True)]
+    at_end = sum(any(cell.endswith("*") for cell in line) for line in cells)
+    note = f"An asterisk marks the first or the last value that is tried; {at_end} of {len(rows)} choices have one."
     return Table(heads, lines, notes=(*setting_notes(row["setting"] for row in rows), note))
 
 
-def tuning_cells(row: Row) -> list[str]:
-    """Write what was chosen; dashes where training diverged at every point."""
-    mark = "*" if row["at_end"] == "True" else ""
-    numbers = [f"{float(row[name]):g}" if row[name] else NOTHING for name in ("positive_margin", "negative_margin")]
-    share = f"{float(row['share']):g}" if row["share"] else NOTHING
+def tuning_cells(row: Row, ends: Mapping[str, tuple[float, float]]) -> list[str]:
+    """Write what was chosen, with a mark at the ends of what is tried; dashes where every training diverged."""
+    chosen = [
+        f"{float(row[name]):g}{'*' if float(row[name]) in ends[name] else ''}" if row[name] else NOTHING
+        for name in ("positive_margin", "negative_margin", "share")
+    ]
     scores = [score_text(row, f"{score}{part}", score) for score in ("recall@1", "opis") for part in (" plain", "")]
-    return [row["training"], row["seeds"], row["points"], *numbers, f"{share}{mark}", *scores]
+    return [row["training"], row["seeds"], row["points"], *chosen, *scores]
 
 
 # Times

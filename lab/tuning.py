@@ -147,11 +147,6 @@ class Case:
         ]
         return [new for new in points_at(point.share, pairs) if new not in self.scores]
 
-    def at_end(self, point: Point) -> bool:
-        """Tell whether a margin of a point is at an end of its ladder, where the search could not go on."""
-        ends = {self.tuning.positive[0], self.tuning.positive[-1]}, {self.tuning.negative[0], self.tuning.negative[-1]}
-        return point.positive in ends[0] or point.negative in ends[1]
-
 
 def points_at(share: float | None, margins: Iterable[tuple[float, float]]) -> list[Point]:
     """Give TCM with pairs of margins; those whose positive margin is below the negative one are left out."""
@@ -246,10 +241,9 @@ def table_row(case: Case, method: str, chosen: Point | None) -> dict[str, Any]:
     begin["points"] = len(case.of(method))
     plain = {f"{name} plain": case.mean(Point(PLAIN), name) for name in SCORES}
     if chosen is None:
-        return {**begin, **point_values(Point(method)), "at_end": None, **dict.fromkeys(SCORES), **plain}
-    at_end = case.at_end(chosen) if method == TCM else chosen.share in (case.tuning.shares[0], case.tuning.shares[-1])
+        return {**begin, **point_values(Point(method)), **dict.fromkeys(SCORES), **plain}
     scores = {name: case.mean(chosen, name) for name in SCORES}
-    return {**begin, **point_values(chosen), "at_end": at_end, **scores, **plain}
+    return {**begin, **point_values(chosen), **scores, **plain}
 
 
 def with_earlier(new: Results, before: Results | None) -> Results:
