@@ -152,10 +152,13 @@ def table(experiment: str, wanted: dict[str, str]) -> str:
     else:
         heads, cells = plain_table(groups, columns)
     lines = [[*(name(choice) for choice in key), *line] for key, line in zip(groups, cells, strict=True)]
-    for row in raw:
+    for row in reversed(raw):
         begin = [name(RAW) if axis in ("loss", "training") else name(row[axis]) for axis in axes]
+        if name(RAW) not in begin:
+            begin[0] += f", {name(RAW)}"
         scores = [score_cell(row, column) for column in columns]
-        lines.insert(0, [*begin, *scores, *[NOTHING] * (len(heads) - len(scores))])
+        first = next((i for i, key in enumerate(groups) if row["setting"] in key), 0)  # above the setting's own rows
+        lines.insert(first, [*begin, *scores, *[NOTHING] * (len(heads) - len(scores))])
     return as_markdown([*axes, *heads], lines)
 
 
