@@ -38,7 +38,7 @@ reproduce-smoke: $(VENV)/.installed
 	rm -rf runs/smoke
 	$(BIN)/python -m lab all --scale toy --output runs/smoke --results runs/smoke/results
 
-# Fills the tables of docs/results.md and README.md, and draws their overview, from results/.
+# Fills the tables of docs/results*.md and README.md, and draws their overview, from results/.
 results-page: $(VENV)/.installed
 	$(BIN)/python docs/fill_results.py
 	$(BIN)/python docs/fill_remarks.py

@@ -64,7 +64,7 @@ from lab.table_text import as_markdown
 from lab.tables import tuning_table
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "docs" / "results.md", ROOT / "docs" / "equalize.md", ROOT / "README.md")
+PAGES = (*sorted((ROOT / "docs").glob("results*.md")), ROOT / "docs" / "equalize.md", ROOT / "README.md")
 TABLE = re.compile(r"<!-- table: (?P<name>\S+) (?P<settings>[^>]*?) -->\n(?P<old>.*?)<!-- end -->", re.S)
 EQUALIZE = re.compile(
     r"<!-- (?P<kind>equalize|networks|regime|targets): (?P<name>[^>]*?) -->\n(?P<old>.*?)<!-- end -->", re.S

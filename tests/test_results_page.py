@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "results.md"
+PAGES = sorted((ROOT / "docs").glob("results*.md"))
 
 
 def script(name):
@@ -23,7 +23,9 @@ def filler():
     return script("fill_results")
 
 
-@pytest.mark.parametrize("path", [PAGE, ROOT / "docs" / "equalize.md", ROOT / "README.md"], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [*PAGES, ROOT / "docs" / "equalize.md", ROOT / "README.md"], ids=lambda path: path.name
+)
 def test_its_tables_are_those_of_the_results(filler, path):
     page = path.read_text(encoding="utf-8")
     begun = sum(page.count(f"<!-- {kind}:") for kind in ("table", "equalize", "networks", "regime", "targets"))
@@ -172,21 +174,26 @@ def test_times_are_shown_in_seconds_with_the_range_of_their_changes(filler, tmp_
     ]
 
 
-def test_what_it_links_to_is_there():
-    links = re.findall(r"\]\((?!http)([^)#]+)", PAGE.read_text(encoding="utf-8"))
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_what_it_links_to_is_there(page):
+    links = re.findall(r"\]\((?!http)([^)#]+)", page.read_text(encoding="utf-8"))
     assert links
     for link in links:
-        assert (PAGE.parent / link).exists(), link
+        assert (page.parent / link).exists(), link
 
 
 def test_sections_that_pages_link_to_are_there():
-    heads = re.findall(r"^#+ (.+)$", PAGE.read_text(encoding="utf-8"), re.M)
-    there = {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+    there = set()
+    for page in PAGES:
+        heads = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.M)
+        there |= {(page.name, re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-")) for head in heads}
     links = [
-        (path.name, link)
+        (page, section)
         for path in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
-        for link in re.findall(r"\]\((?:docs/)?results\.md#([^)]+)", path.read_text(encoding="utf-8"))
+        for page, section in re.findall(r"\]\((?:docs/)?(results[\w-]*\.md)#([^)]+)", path.read_text(encoding="utf-8"))
     ]
-    links += [(PAGE.name, link) for link in re.findall(r"\]\(#([^)]+)", PAGE.read_text(encoding="utf-8"))]
+    links += [
+        (page.name, link) for page in PAGES for link in re.findall(r"\]\(#([^)]+)", page.read_text(encoding="utf-8"))
+    ]
     assert links
-    assert [each for each in links if each[1] not in there] == []
+    assert [link for link in links if link not in there] == []
