@@ -13,6 +13,8 @@ import gallery_reference as definition
 import isomargin as im
 from isomargin.measure import gallery as module
 from isomargin.measure.pairs import gallery_tiles
+from isomargin.measure.pairs.gallery_inputs import read_gallery
+from isomargin.measure.pairs.gallery_pass import compare_exactly
 from isomargin.measure.statistics.gallery_resampling import make_resampler
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -149,6 +151,21 @@ def test_the_pass_in_tiles_agrees_with_the_exact_one(template, equalized, monkey
     np.testing.assert_allclose(tiled.opis, exact.opis, atol=1e-4)
     np.testing.assert_allclose(tiled.target.frr, exact.target.frr, atol=2e-3)
     assert tiled.at_fpir(0.05).fnir == pytest.approx(exact.at_fpir(0.05).fnir, abs=1e-9)
+
+
+@given(seed=st.integers(0, 10_000), how=st.sampled_from([("mean", 1), ("max", 3), ("each", 3)]))
+@settings(max_examples=20, deadline=None)
+def test_among_equally_near_classes_the_first_is_kept_whatever_the_order_of_the_tiles(seed, how):
+    template, per_class = how
+    generator = np.random.default_rng(seed)
+    items, probes = (generator.choice([-0.25, 0.25], (count, 16)) for count in (120, 300))  # exact in float32
+    sets = (items, np.arange(120) // per_class, probes, np.arange(300) % 60, template, False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gallery_tiles, "TILE_ROWS", 8)  # workers begin at different blocks
+        tiled = gallery_tiles.compare_in_tiles(read_gallery(*sets), 2).scores
+    exact = compare_exactly(read_gallery(*sets, np.float64)).scores
+    np.testing.assert_array_equal(tiled.first_class, exact.first_class)
+    np.testing.assert_array_equal(tiled.second_class, exact.second_class)
 
 
 @pytest.mark.parametrize("sides", ["both", "template", "probe"])

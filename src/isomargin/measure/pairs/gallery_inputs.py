@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -29,6 +28,7 @@ TEMPLATES = {
 }
 """What a probe is compared with, in words."""
 CANCELLED = 1e-6  # a mean of unit vectors that is shorter than this has no direction
+OWN_PROBES = 512  # probes of a class that are compared with its items at a time
 SHOWN = 3  # classes that an error names
 
 
@@ -124,28 +124,37 @@ class GalleryData:
         return replace(self, probe_shifts=probes, row_shifts=rows, axis=axis)
 
 
-def own_scores(data: GalleryData) -> Iterator[tuple[slice, Floats]]:
-    """Yield known probes and their similarities to their own classes in float64.
+def own_scores(data: GalleryData, first: int = 0, end: int | None = None) -> Iterator[tuple[slice, Floats]]:
+    """Yield the known probes from ``first`` to ``end`` and their similarities to their own classes in float64.
 
     The similarities are (probes, m): to the class's template, or to each of its items if every item stands by itself;
-    then the probes are those of one class. Where one is left out, a probe is not compared with itself: that similarity
-    is NaN.
+    then the probes are of one class. Where one is left out, a probe is not compared with itself: that similarity
+    is NaN. Products are those of pieces that start with the class, so that they do not depend on ``first`` and ``end``.
     """
+    end = data.known if end is None else min(end, data.known)
     if data.template == "mean":
         step = max(1, CHUNK // data.rows.shape[1])
-        for first in range(0, data.known, step):
-            part = slice(first, min(first + step, data.known))
+        for begin in range(first, end, step):
+            part = slice(begin, min(begin + step, end))
             yield part, own_templates(data, part)[:, None]
         return
-    places = np.searchsorted(data.probe_class[: data.known], np.arange(data.classes + 1))
-    for i, (first, end) in enumerate(pairwise(places.tolist())):
-        rows = slice(data.starts[i], data.ends[i])
-        scores = data.probes[first:end].astype(np.float64) @ data.rows[rows].astype(np.float64).T
-        if data.row_shifts is not None and data.probe_shifts is not None:
-            scores += data.probe_shifts[first:end, None] + data.row_shifts[rows]
-        if data.own_row is not None:
-            scores[np.arange(end - first), data.own_row[first:end] - data.starts[i]] = np.nan
-        yield slice(first, end), np.nanmax(scores, axis=1, keepdims=True) if data.template == "max" else scores
+    for its_class in np.unique(data.probe_class[first:end]):
+        begin, stop = np.searchsorted(data.probe_class, [its_class, its_class + 1]).tolist()
+        for piece in range(begin + (max(first, begin) - begin) // OWN_PROBES * OWN_PROBES, min(stop, end), OWN_PROBES):
+            scores = own_items(data, its_class, slice(piece, min(piece + OWN_PROBES, stop)))
+            wanted = slice(max(piece, first), min(piece + OWN_PROBES, stop, end))
+            yield wanted, scores[wanted.start - piece : wanted.stop - piece]
+
+
+def own_items(data: GalleryData, its_class: int, probes: slice) -> Floats:
+    """(probes, m) similarities of known probes of one class to the best of its items, or to each of them."""
+    rows = slice(data.starts[its_class], data.ends[its_class])
+    scores = data.probes[probes].astype(np.float64) @ data.rows[rows].astype(np.float64).T
+    if data.row_shifts is not None and data.probe_shifts is not None:
+        scores += data.probe_shifts[probes, None] + data.row_shifts[rows]
+    if data.own_row is not None:
+        scores[np.arange(len(scores)), data.own_row[probes] - data.starts[its_class]] = np.nan
+    return np.nanmax(scores, axis=1, keepdims=True) if data.template == "max" else np.asarray(scores)
 
 
 def own_templates(data: GalleryData, part: slice) -> Floats:

@@ -59,24 +59,33 @@ def count_nearer(similarity: NDArray[np.float32], own: NDArray[np.float32], near
 
 
 @njit(nogil=True, fastmath=FAST, cache=True)
-def any_above(similarity: NDArray[np.float32], floor: NDArray[np.float32]) -> bool:
-    """Whether any similarity exceeds its floor."""
-    above = np.int32(0)
+def any_reaches(similarity: NDArray[np.float32], floor: NDArray[np.float32]) -> bool:
+    """Whether any similarity reaches its floor."""
+    reached = np.int32(0)
     for j in range(similarity.size):
-        above += np.int32(similarity[j] > floor[j])
-    return bool(above > 0)
+        reached += np.int32(similarity[j] >= floor[j])
+    return bool(reached > 0)
+
+
+@njit(nogil=True, cache=True)
+def precedes(value: float, its_class: int, other_value: float, other_class: int) -> bool:
+    """Whether a class comes before another one: the more similar one, and the lower number among equals."""
+    return bool(value > other_value or (value == other_value and its_class < other_class))
 
 
 @njit(nogil=True, cache=True)
 def meet(probe: int, value: float, its_class: int, best: Best) -> None:
-    """Keep a similarity if its class is among the probe's best two."""
-    if value > best.first[probe]:
-        if its_class != best.first_class[probe]:
-            best.second[probe] = best.first[probe]
-            best.second_class[probe] = best.first_class[probe]
-            best.first_class[probe] = its_class
+    """Keep a similarity if its class is among the probe's best two. What is left does not depend on the order."""
+    if its_class == best.first_class[probe]:
+        best.first[probe] = max(best.first[probe], value)
+    elif precedes(value, its_class, best.first[probe], best.first_class[probe]):
+        best.second[probe] = best.first[probe]
+        best.second_class[probe] = best.first_class[probe]
         best.first[probe] = value
-    elif value > best.second[probe] and its_class != best.first_class[probe]:
+        best.first_class[probe] = its_class
+    elif its_class == best.second_class[probe]:
+        best.second[probe] = max(best.second[probe], value)
+    elif precedes(value, its_class, best.second[probe], best.second_class[probe]):
         best.second[probe] = value
         best.second_class[probe] = its_class
 
@@ -108,7 +117,7 @@ def count_tile(
             count_nearer(values, best.own[first:end], best.nearer[first:end])
             for chunk in range(0, b - a, CHUNK):
                 stop = min(chunk + CHUNK, b - a)
-                if any_above(values[chunk:stop], best.second[first + chunk : first + stop]):
+                if any_reaches(values[chunk:stop], best.second[first + chunk : first + stop]):
                     for j in range(chunk, stop):
                         meet(first + j, values[j], row_class[i], best)
 

@@ -15,14 +15,15 @@ from isomargin.measure.pairs.counts import PairCounts
 from isomargin.measure.pairs.distances import BinnedDistances, ClassDistances, Floats, ListedDistances
 from isomargin.measure.pairs.gallery_inputs import GalleryData, own_scores
 from isomargin.measure.pairs.retrieval import QUANTUM
-from isomargin.measure.pairs.tiles import LISTED_POSITIVES
+from isomargin.measure.pairs.tiles import LISTED_POSITIVES, MOST_CELLS
 
 LISTED = 1 << 23  # up to this many comparisons are listed
 CHUNK = 1 << 22  # similarities computed at a time
 PROBE_BINS = 512  # bins of the scores of each probe class, which only intervals need
 PROBE_CELLS = 1 << 25  # probe classes x bins
 LEAST_PROBE_BINS = 64
-OWN_BINS = 1 << 13  # bins for the scores of probes against their own classes, if there are too many to list
+FEWEST_BINS = 512
+OWN_BINS = 1 << 13  # at most so many for the scores of probes against their own classes, if there are too many to list
 
 
 class ProbeScores(NamedTuple):
@@ -39,6 +40,14 @@ class ProbeScores(NamedTuple):
     second_class: NDArray[np.int64]  # (n,) -1 if there is none
 
 
+class OwnDistances(NamedTuple):
+    """The distances of some known probes to their own classes."""
+
+    nearest: Floats  # (probes,) to the nearest row
+    listed: Floats  # (pairs,) to every item, probe by probe, if every item stands by itself and they are few
+    binned: NDArray[np.int64] | None  # (classes, bins) the same if they are many, from the class of the first probe on
+
+
 class GalleryPass(NamedTuple):
     """The results of a pass of all probes over a gallery."""
 
@@ -53,31 +62,53 @@ def probe_bins(data: GalleryData) -> int:
     return int(np.clip(PROBE_CELLS // rows, LEAST_PROBE_BINS, PROBE_BINS))
 
 
-def compare_own(data: GalleryData) -> tuple[ClassDistances, Floats]:
-    """Return the distances of known probes to their own classes by class, and (known,) the nearest of each probe."""
-    nearest = np.empty(data.known)
-    if data.template != "each":
-        for probes, scores in own_scores(data):
-            nearest[probes] = data.axis.distances(scores[:, 0].copy(), QUANTUM)
-        order = np.lexsort((nearest, data.probe_class[: data.known]))
-        offsets = np.concatenate([[0], np.cumsum(data.known_sizes)])
-        return ListedDistances(nearest[order], offsets, 1, data.axis), nearest
+def own_distances(data: GalleryData, first: int = 0, end: int | None = None) -> OwnDistances:
+    """Compare the known probes from ``first`` to ``end`` with their own classes."""
+    end = data.known if end is None else min(end, data.known)
+    nearest = np.empty(max(end - first, 0))
     listed: list[Floats] = []
-    binned: list[NDArray[np.int64]] = []
-    in_bins = int((data.known_sizes * (data.ends - data.starts)).sum()) > LISTED_POSITIVES
-    span = data.axis.lowest, data.axis.highest
-    for probes, scores in own_scores(data):
+    bins = own_bins(data)
+    classes = data.probe_class[first:end]
+    first_class, last_class = (int(classes[0]), int(classes[-1])) if len(classes) else (0, -1)
+    binned = np.zeros((last_class + 1 - first_class, bins), np.int64) if bins else None
+    for probes, scores in own_scores(data, first, end):
         counted = ~np.isnan(scores)
         found = data.axis.distances(np.where(counted, scores, -np.inf), QUANTUM)
-        if scores.size:
-            nearest[probes] = found.min(axis=1)
-        if in_bins:
-            binned.append(np.histogram(found[counted], OWN_BINS, span)[0])
-        else:
-            listed.append(np.sort(found[counted]))
-    if in_bins:
-        return BinnedDistances.within_span(np.array(binned), span, data.axis, 1), nearest
-    return list_by_class(listed, data.axis), nearest
+        nearest[probes.start - first : probes.stop - first] = found.min(axis=1)
+        if binned is not None:
+            span = data.axis.lowest, data.axis.highest
+            binned[data.probe_class[probes.start] - first_class] += np.histogram(found[counted], bins, span)[0]
+        elif data.template == "each":
+            listed.append(found[counted])
+    return OwnDistances(nearest, np.concatenate(listed) if listed else np.empty(0), binned)
+
+
+def own_bins(data: GalleryData) -> int:
+    """Return the number of bins of the distances to own classes; 0 if they are listed."""
+    if data.template != "each" or int((data.known_sizes * (data.ends - data.starts)).sum()) <= LISTED_POSITIVES:
+        return 0
+    return int(np.clip(MOST_CELLS // data.classes, FEWEST_BINS, OWN_BINS))
+
+
+def positives_of(data: GalleryData, own: OwnDistances) -> ClassDistances:
+    """Return the distances of all known probes to their own classes, by class."""
+    if own.binned is not None:
+        counts = np.zeros((data.classes, own.binned.shape[1]), np.int64)
+        first = int(data.probe_class[0])
+        counts[first : first + len(own.binned)] = own.binned
+        return BinnedDistances.within_span(counts, (data.axis.lowest, data.axis.highest), data.axis, 1)
+    values, its_class, numbers = own.nearest, data.probe_class[: data.known], data.known_sizes
+    if data.template == "each":
+        items = data.ends - data.starts - (data.own_row is not None)
+        values, its_class, numbers = own.listed, np.repeat(its_class, items[its_class]), numbers * items
+    order = np.lexsort((values, its_class))
+    return ListedDistances(values[order], np.concatenate([[0], np.cumsum(numbers)]), 1, data.axis)
+
+
+def compare_own(data: GalleryData) -> tuple[ClassDistances, Floats]:
+    """Return the distances of known probes to their own classes by class, and (known,) the nearest of each probe."""
+    own = own_distances(data)
+    return positives_of(data, own), own.nearest
 
 
 def list_by_class(parts: Sequence[Floats], axis: ScoreAxis) -> ListedDistances:

@@ -1,11 +1,13 @@
 """The pass of probes over a large gallery: a tiled float32 product, whose tiles are counted at once.
 
 Each worker takes a block of probes through all blocks of the gallery. A block of the gallery holds whole classes, so
-its counters belong to it, and it is locked while a tile of it is counted.
+its counters belong to it, and it is locked while a tile of it is counted. What is left does not depend on the order of
+the tiles, so that a section of the gallery and of the probes can be counted anywhere (``gallery_parts.py``).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from threading import Lock, local
 from typing import Any, NamedTuple
 
@@ -18,12 +20,11 @@ from isomargin.measure.pairs.axis import distance_of, similarity_of
 from isomargin.measure.pairs.counts import PairCounts
 from isomargin.measure.pairs.distances import BinnedDistances, Floats
 from isomargin.measure.pairs.gallery_inputs import GalleryData
-from isomargin.measure.pairs.gallery_pass import GalleryPass, ProbeScores, compare_own, probe_bins
+from isomargin.measure.pairs.gallery_pass import FEWEST_BINS, GalleryPass, ProbeScores, compare_own, probe_bins
 from isomargin.measure.pairs.kernels import ABOVE_ALL, Bins
 from isomargin.measure.pairs.tiles import CELLS_TIMES_ROWS, MOST_BINS, MOST_CELLS, TIE, TILE_ROWS
 
 FEWEST_ROWS = 64  # rows of a block of probes, where there are few of them
-FEWEST_BINS = 512
 BEYOND = 2.0**-6  # bins reach this far beyond the distances of unit vectors
 
 
@@ -36,8 +37,20 @@ class Block(NamedTuple):
     end_class: int
 
 
+class GalleryLayout(NamedTuple):
+    """Which probes and which rows of the gallery form a tile, and how finely their comparisons are binned."""
+
+    probe_edges: NDArray[np.int64]  # (blocks + 1,) where each block of probes starts, and the number of probes
+    blocks: tuple[Block, ...]  # of the gallery
+    bins: int  # of a class's comparisons
+    probe_bins: int  # of those of a probe class
+
+
 def compare_in_tiles(
-    data: GalleryData, threads: int | None = None, progress: Callable[[float], None] | None = None
+    data: GalleryData,
+    threads: int | None = None,
+    progress: Callable[[float], None] | None = None,
+    layout: GalleryLayout | None = None,
 ) -> GalleryPass:
     """Compare all probes with the whole gallery in float32, and count in bins.
 
@@ -45,51 +58,85 @@ def compare_in_tiles(
     the probes, and a few numbers per probe.
     """
     threads = threads or available_cores()
+    if layout is None:
+        step = int(np.clip(-(-len(data.probes) // (4 * threads)), FEWEST_ROWS, TILE_ROWS))
+        layout = make_layout(data, step, [0, data.classes])
     positives, own_distance = compare_own(data)
-    the_pass = TilePass(data, own_distance, threads)
-    report = progress or (lambda share: None)
-    with one_blas_thread(), ThreadPoolExecutor(threads) as pool:
-        for done, _ in enumerate(pool.map(the_pass.run_block, range(len(the_pass.probe_blocks))), start=1):
-            report(done / len(the_pass.probe_blocks))
-    negatives = the_pass.binned(the_pass.counters.reshape(data.classes, -1))
-    by_probe = the_pass.binned(the_pass.probe_counters)
-    return GalleryPass(PairCounts(positives, negatives), by_probe, the_pass.scores(own_distance))
+    the_pass = TilePass(data, own_floor(own_distance, len(data.probes)), layout)
+    the_pass.run(threads, progress)
+    counted = the_pass.probe_counters
+    by_probe = np.zeros((data.classes + len(data.unknown_names), layout.probe_bins), counted.dtype)
+    by_probe[the_pass.probe_classes] = counted
+    span = span_of(data)
+    negatives = BinnedDistances.within_span(the_pass.counters.reshape(data.classes, -1), span, data.axis, 1)
+    return GalleryPass(
+        PairCounts(positives, negatives),
+        BinnedDistances.within_span(by_probe, span, data.axis, 1),
+        scores_of(data, own_distance, the_pass.best),
+    )
 
 
-def gallery_blocks(data: GalleryData) -> Iterator[Block]:
-    """Yield blocks of whole classes with at most 512 rows each; a larger class is a block of its own."""
-    first = 0
-    for i in range(data.classes):
-        if data.ends[i] - data.starts[first] > TILE_ROWS and i > first:
-            yield Block(int(data.starts[first]), int(data.starts[i]), first, i)
-            first = i
-    yield Block(int(data.starts[first]), len(data.rows), first, data.classes)
+def make_layout(data: GalleryData, step: int, class_edges: Sequence[int]) -> GalleryLayout:
+    """Cut the probes into blocks of ``step``, and the gallery into blocks that end where sections of classes end."""
+    n = len(data.probes)
+    cells = min(MOST_CELLS, CELLS_TIMES_ROWS // (n + len(data.rows)))
+    bins = power_of_two(int(np.clip(cells // data.classes, FEWEST_BINS, MOST_BINS)))
+    blocks = [block for first, end in pairwise(class_edges) for block in gallery_blocks(data, first, end)]
+    edges = np.append(np.arange(0, n, step), n)
+    return GalleryLayout(edges, tuple(blocks), bins, min(power_of_two(probe_bins(data)), bins))
+
+
+def gallery_blocks(data: GalleryData, first: int, end: int) -> list[Block]:
+    """List blocks of whole classes with at most 512 rows each; a larger class is a block of its own."""
+    starts, ends = data.starts[first:end].tolist(), data.ends[first:end].tolist()
+    edges = [0]
+    for i in range(1, len(starts)):
+        if ends[i] - starts[edges[-1]] > TILE_ROWS:
+            edges.append(i)
+    return [
+        Block(starts[one], ends[other - 1], first + one, first + other)
+        for one, other in pairwise([*edges, len(starts)])
+    ]
+
+
+def span_of(data: GalleryData) -> tuple[float, float]:
+    """Return bounds of all distances, within the axis."""
+    if data.row_shifts is None or data.probe_shifts is None:
+        return 0.0, 2.0
+    low = distance_of(1 + float(data.row_shifts.max() + data.probe_shifts.max())) - BEYOND
+    high = distance_of(-1 + float(data.row_shifts.min() + data.probe_shifts.min())) + BEYOND
+    return max(data.axis.lowest, low), min(data.axis.highest, high)
+
+
+def own_floor(own_distance: Floats, probes: int) -> NDArray[np.float32]:
+    """(probes,) the similarity above which a class is nearer than a probe's own; none is, to an unknown probe."""
+    own = np.full(probes, ABOVE_ALL, np.float32)
+    own[: len(own_distance)] = similarity_of(own_distance) + TIE
+    return own
 
 
 class TilePass:
-    """The state of one pass: blocks, counters, and the best scores of each probe."""
+    """The state of one pass: blocks, counters, and the best scores of each probe.
 
-    def __init__(self, data: GalleryData, own_distance: Floats, threads: int) -> None:
+    ``data`` may be a section: of a larger gallery, whose classes are then counted from its first one; classes of
+    probes that are not in it are below 0, or not below the number of its classes.
+    """
+
+    def __init__(self, data: GalleryData, own: NDArray[np.float32], layout: GalleryLayout) -> None:
         self.data = data
+        self.layout = layout
         n = len(data.probes)
-        step = int(np.clip(-(-n // (4 * threads)), FEWEST_ROWS, TILE_ROWS))
-        self.probe_blocks = [(first, min(first + step, n)) for first in range(0, n, step)]
-        self.blocks = list(gallery_blocks(data))
-        self.locks = [Lock() for _ in self.blocks]
+        self.locks = [Lock() for _ in layout.blocks]
         self.scratch = local()
-        cells = min(MOST_CELLS, CELLS_TIMES_ROWS // (n + len(data.rows)))
-        self.bins = power_of_two(int(np.clip(cells // data.classes, FEWEST_BINS, MOST_BINS)))
-        self.probe_bins = min(power_of_two(probe_bins(data)), self.bins)
-        self.counters = np.zeros(data.classes * self.bins, np.uint32)
-        largest = int(np.bincount(data.probe_class).max()) * data.columns
-        kind = np.uint32 if largest < 2**32 else np.int64
-        self.probe_counters = np.zeros((data.classes + len(data.unknown_names), self.probe_bins), kind)
+        self.counters = np.zeros(data.classes * layout.bins, np.uint32)
+        self.probe_classes, self.probe_place, sizes = np.unique(
+            data.probe_class, return_inverse=True, return_counts=True
+        )
+        kind = np.uint32 if int(sizes.max()) * data.columns < 2**32 else np.int64
+        self.probe_counters: NDArray[Any] = np.zeros((len(self.probe_classes), layout.probe_bins), kind)
         self.probe_lock = Lock()
-        self.span = self.find_span()
-        low, high = self.span
-        self.place = np.float32(low), np.float32(self.bins / (high - low)), np.float32(self.bins - 1)
-        own = np.full(n, ABOVE_ALL, np.float32)  # no class is nearer to an unknown probe than its own
-        own[: data.known] = similarity_of(own_distance) + TIE
+        low, high = span_of(data)
+        self.place = np.float32(low), np.float32(layout.bins / (high - low)), np.float32(layout.bins - 1)
         self.best = kernels.Best(
             own=own,
             nearer=np.zeros(n, np.int32),
@@ -100,16 +147,15 @@ class TilePass:
         )
         self.probe_start = np.searchsorted(data.probe_class, np.arange(data.classes))
         self.probe_end = np.searchsorted(data.probe_class, np.arange(data.classes), side="right")
-        self.shift = np.uint32((self.bins // self.probe_bins).bit_length() - 1)
+        self.shift = np.uint32((layout.bins // layout.probe_bins).bit_length() - 1)
 
-    def find_span(self) -> tuple[float, float]:
-        """Return bounds of all distances, within the axis."""
-        data = self.data
-        if data.row_shifts is None or data.probe_shifts is None:
-            return 0.0, 2.0
-        low = distance_of(1 + float(data.row_shifts.max() + data.probe_shifts.max())) - BEYOND
-        high = distance_of(-1 + float(data.row_shifts.min() + data.probe_shifts.min())) + BEYOND
-        return max(data.axis.lowest, low), min(data.axis.highest, high)
+    def run(self, threads: int, progress: Callable[[float], None] | None = None) -> None:
+        """Count all blocks of probes."""
+        blocks = len(self.layout.probe_edges) - 1
+        with one_blas_thread(), ThreadPoolExecutor(threads) as pool:
+            for done, _ in enumerate(pool.map(self.run_block, range(blocks)), start=1):
+                if progress is not None:
+                    progress(done / blocks)
 
     def buffer(self, name: str, size: int) -> NDArray[np.float32]:
         """Return this worker's scratch memory, with room for ``size`` values."""
@@ -120,16 +166,17 @@ class TilePass:
 
     def run_block(self, number: int) -> None:
         """Compare one block of probes with the whole gallery."""
-        first, end = self.probe_blocks[number]
-        classes, place = np.unique(self.data.probe_class[first:end], return_inverse=True)
-        counts = np.zeros(len(classes) * self.probe_bins, np.uint32)
-        base = (place * self.probe_bins).astype(np.uint64)
+        first, end = self.layout.probe_edges[number : number + 2].tolist()
+        classes, place = np.unique(self.probe_place[first:end], return_inverse=True)
+        counts = np.zeros(len(classes) * self.layout.probe_bins, np.uint32)
+        base = (place * self.layout.probe_bins).astype(np.uint64)
         probes = kernels.Probes(self.probe_start, self.probe_end, base, counts, self.shift)
         index = np.empty(end - first, np.uint32)
-        for turn in range(len(self.blocks)):
-            which = (turn + number) % len(self.blocks)  # workers begin at different blocks, so that they rarely wait
-            for row_class, values in self.tiles(self.blocks[which], (first, end)):
-                bins = Bins(self.counters, (row_class * self.bins).astype(np.uint64), *self.place)
+        blocks = self.layout.blocks
+        for turn in range(len(blocks)):
+            which = (turn + number) % len(blocks)  # workers begin at different blocks, so that they rarely wait
+            for row_class, values in self.tiles(blocks[which], (first, end)):
+                bins = Bins(self.counters, (row_class * self.layout.bins).astype(np.uint64), *self.place)
                 with self.locks[which]:
                     kernels.count_tile(values, row_class, first, bins, probes, self.best, index)
         with self.probe_lock:
@@ -154,26 +201,23 @@ class TilePass:
         if reduced is not None:
             yield np.arange(block.first_class, block.end_class), reduced
 
-    def binned(self, counts: NDArray[Any]) -> BinnedDistances:
-        """Return counts as distances."""
-        return BinnedDistances.within_span(counts, self.span, self.data.axis, 1)
 
-    def scores(self, own_distance: Floats) -> ProbeScores:
-        """Return the best scores of each probe as distances."""
-        best, axis = self.best, self.data.axis
+def scores_of(data: GalleryData, own_distance: Floats, best: kernels.Best) -> ProbeScores:
+    """Return the best scores of each probe as distances."""
+    axis = data.axis
 
-        def as_distances(similarity: NDArray[np.float32]) -> Floats:
-            squared = 2 - 2 * similarity.astype(np.float64)
-            return np.clip(np.copysign(np.sqrt(np.abs(squared)), squared), axis.lowest, axis.highest)
+    def as_distances(similarity: NDArray[np.float32]) -> Floats:
+        squared = 2 - 2 * similarity.astype(np.float64)
+        return np.clip(np.copysign(np.sqrt(np.abs(squared)), squared), axis.lowest, axis.highest)
 
-        return ProbeScores(
-            own_distance,
-            best.nearer[: self.data.known].astype(np.int64) + 1,
-            as_distances(best.first),
-            best.first_class,
-            as_distances(best.second),
-            best.second_class,
-        )
+    return ProbeScores(
+        own_distance,
+        best.nearer[: len(own_distance)].astype(np.int64) + 1,
+        as_distances(best.first),
+        best.first_class,
+        as_distances(best.second),
+        best.second_class,
+    )
 
 
 def power_of_two(number: int) -> int:

@@ -28,8 +28,7 @@ def probe_noise(data: GalleryData, own_distance: Floats, levels: Floats) -> Item
     if len(large) < 2:
         return None
     if data.template == "each":
-        parts = [scores for _, scores in own_scores(data)]
-        variance = np.array([item_variance(parts[i], data, levels) for i in large])
+        variance = item_variance(data, large, levels)
     else:
         known_class, sizes = data.probe_class[: data.known], data.known_sizes[large, None]
         accepted = np.stack(
@@ -41,12 +40,25 @@ def probe_noise(data: GalleryData, own_distance: Floats, levels: Floats) -> Item
     return ItemNoise(large, levels, variance.astype(np.float32), nothing, nothing)
 
 
-def item_variance(scores: Floats, data: GalleryData, levels: Floats) -> Floats:
-    """(levels,) variance of a class's sensitivity from the (probes, items) similarities of its probes to its items."""
-    counted = ~np.isnan(scores)
-    found = data.axis.distances(np.where(counted, scores, -np.inf), QUANTUM)
-    accepted = [(found <= level).sum(axis=1) / counted.sum(axis=1) for level in levels]
-    return np.asarray(np.var(accepted, axis=1, ddof=1) / len(scores))
+def item_variance(data: GalleryData, large: NDArray[np.int64], levels: Floats) -> Floats:
+    """(large, levels) variance of the sensitivity of classes of which every item stands by itself, over their probes.
+
+    A probe's share is that of the items of its class that it is compared with and that accept it.
+    """
+    accepted = np.empty((data.known, len(levels)))
+    for probes, scores in own_scores(data):
+        counted = ~np.isnan(scores)
+        found = data.axis.distances(np.where(counted, scores, -np.inf), QUANTUM)
+        for j, level in enumerate(levels):
+            accepted[probes, j] = (found <= level).sum(axis=1) / counted.sum(axis=1)
+    starts = np.searchsorted(data.probe_class[: data.known], large)
+    sizes = data.known_sizes[large]
+    return np.array(
+        [
+            np.var(accepted[first : first + size], axis=0, ddof=1) / size
+            for first, size in zip(starts.tolist(), sizes.tolist(), strict=True)
+        ]
+    )
 
 
 def class_share(data: GalleryData, negatives: ClassDistances, by_probe: ClassDistances, levels: Floats) -> Floats:
