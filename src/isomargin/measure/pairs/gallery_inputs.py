@@ -18,7 +18,7 @@ from isomargin.core.errors import InputError
 from isomargin.core.labels import labels_of_rows
 from isomargin.measure.pairs.axis import L2, ScoreAxis
 from isomargin.measure.pairs.distances import Floats
-from isomargin.measure.pairs.inputs import CHUNK, as_matrix, note_on_lengths, unit_rows
+from isomargin.measure.pairs.inputs import CHUNK, LengthCounts, as_matrix, unit_rows
 
 Template = Literal["mean", "max", "each"]
 TEMPLATES = {
@@ -226,38 +226,27 @@ def read_gallery(
         order = np.argsort(class_of_item, kind="stable")
         lengths = np.empty(len(enrolled_array))
         items, item_class = unit_rows(enrolled_array, order, dtype, lengths), class_of_item[order]
-    if len(names) < 2:
-        raise InputError(f"the gallery has one class, {names.tolist()[0]!r}: at least two enrolled classes are needed")
+        gallery_lengths = LengthCounts.of(lengths)
+    check_enrolled(names)
     enrolled = np.bincount(class_of_item).astype(np.int64)
-    notes = []
     sums = None
     rows, row_class = items, item_class
     if template == "mean":
         means, sums = means_by_class(items, item_class, names)
         rows, row_class = means.astype(dtype), np.arange(len(names))
     if leave_one_out:
-        notes += [f"gallery: {note}" for note in note_on_lengths(lengths)]
         kept = enrolled[item_class] > 1
-        if not kept.any():
-            raise InputError(
-                "every enrolled class has a single item, so none has a template without it: leave_one_out needs "
-                "classes of two items or more"
-            )
-        if singles := int((~kept).sum()):
-            notes.append(
-                f"{singles:,} of {len(names):,} classes have a single enrolled item and no template without it: "
-                "that item is no probe, and the class only serves as a negative for others"
-            )
+        notes = [f"gallery: {note}" for note in gallery_lengths.note()] + notes_on_single_items(enrolled)
         return GalleryData(
             template, names, enrolled, rows, row_class, items[kept], item_class[kept], names[:0],
             np.flatnonzero(kept), sums, order, order[kept], tuple(notes),
         )  # fmt: skip
     without_probes = GalleryData(
         template, names, enrolled, rows, row_class, items[:0], item_class[:0], names[:0],
-        None, None, order, order[:0], tuple(notes),
+        None, None, order, order[:0], (),
     )  # fmt: skip
     with told_apart("probes"):
-        return sort_probes(without_probes, as_matrix(probes), probe_labels, dtype, lengths)
+        return sort_probes(without_probes, as_matrix(probes), probe_labels, dtype, gallery_lengths)
 
 
 @contextmanager
@@ -269,26 +258,65 @@ def told_apart(which: str) -> Iterator[None]:
         raise InputError(f"{which}: {error}") from error
 
 
-def sort_probes(data: GalleryData, probes: Any, probe_labels: Any, dtype: type, gallery_lengths: Floats) -> GalleryData:
-    """Add probes to a gallery: known ones by class, then unknown ones by class."""
-    if probes.shape[1] != data.rows.shape[1]:
+def check_enrolled(names: NDArray[Any]) -> None:
+    """Refuse a gallery of a single class."""
+    if len(names) < 2:
+        raise InputError(f"the gallery has one class, {names.tolist()[0]!r}: at least two enrolled classes are needed")
+
+
+def check_dimensions(gallery: int, probes: int) -> None:
+    """Refuse probes of other dimensions than the gallery."""
+    if gallery != probes:
         raise InputError(
-            f"the gallery has {data.rows.shape[1]} dimensions and the probes have {probes.shape[1]}: "
+            f"the gallery has {gallery} dimensions and the probes have {probes}: "
             "embeddings of the same model are needed"
         )
-    labels = labels_of_rows(probe_labels, len(probes))
-    if (labels.dtype.kind == "U") != (data.names.dtype.kind == "U"):
-        kinds = ["text" if kind == "U" else "numbers" for kind in (data.names.dtype.kind, labels.dtype.kind)]
+
+
+def notes_on_single_items(enrolled: NDArray[np.int64]) -> list[str]:
+    """Say which items cannot be left out; refuse a gallery of which none can."""
+    singles = int((enrolled == 1).sum())
+    if singles == len(enrolled):
+        raise InputError(
+            "every enrolled class has a single item, so none has a template without it: leave_one_out needs "
+            "classes of two items or more"
+        )
+    if not singles:
+        return []
+    return [
+        f"{singles:,} of {len(enrolled):,} classes have a single enrolled item and no template without it: "
+        "that item is no probe, and the class only serves as a negative for others"
+    ]
+
+
+def find_known(names: NDArray[Any], labels: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the enrolled class of each label, and whether there is one; labels of which none is enrolled are refused.
+
+    >>> find_known(np.array(["cat", "owl"]), np.array(["owl", "tit"]))[1].tolist()
+    [True, False]
+    """
+    if (labels.dtype.kind == "U") != (names.dtype.kind == "U"):
+        kinds = ["text" if kind == "U" else "numbers" for kind in (names.dtype.kind, labels.dtype.kind)]
         raise InputError(
             f"the labels of the gallery are {kinds[0]} and those of the probes {kinds[1]}: use the same type for both"
         )
-    place = np.clip(np.searchsorted(data.names, labels), 0, data.classes - 1)
-    known = data.names[place] == labels
+    place = np.clip(np.searchsorted(names, labels), 0, len(names) - 1)
+    known = names[place] == labels
     if not known.any():
         raise InputError(
             f"no probe has the label of an enrolled class (probes: {named(np.unique(labels))}; gallery: "
-            f"{named(data.names)}): error rates of enrolled classes need known probes"
+            f"{named(names)}): error rates of enrolled classes need known probes"
         )
+    return place, known
+
+
+def sort_probes(
+    data: GalleryData, probes: Any, probe_labels: Any, dtype: type, gallery_lengths: LengthCounts
+) -> GalleryData:
+    """Add probes to a gallery: known ones by class, then unknown ones by class."""
+    check_dimensions(data.rows.shape[1], probes.shape[1])
+    labels = labels_of_rows(probe_labels, len(probes))
+    place, known = find_known(data.names, labels)
     unknown_names, unknown_place = np.unique(labels[~known], return_inverse=True)
     if len(unknown_names) == 1:
         unknown_names, unknown_place = labels[~known], np.arange(int((~known).sum()))
@@ -297,19 +325,8 @@ def sort_probes(data: GalleryData, probes: Any, probe_labels: Any, dtype: type, 
     order = np.argsort(class_of, kind="stable")
     lengths = np.empty(len(probes))
     vectors = unit_rows(probes, order, dtype, lengths)
-    notes = notes_on_lengths(gallery_lengths, lengths)
-    without = int((np.bincount(place[known], minlength=data.classes) == 0).sum())
-    if without:
-        notes.append(
-            f"{without:,} of {data.classes:,} enrolled classes have no known probe: they only serve as negatives"
-        )
-    if len(unknown_names) > 1 and len(np.unique(unknown_names)) == 1:
-        notes.append(
-            f"all unknown probes have the label {unknown_names.tolist()[0]!r}: intervals and promises take each as a "
-            "class of its own"
-        )
-    if known.all():
-        notes.append("no probe is unknown: FPIR, and the scores at a FPIR, are absent")
+    notes = notes_on_lengths(gallery_lengths, LengthCounts.of(lengths))
+    notes += notes_on_probes(np.bincount(place[known], minlength=data.classes), unknown_names)
     return replace(
         data,
         probes=vectors,
@@ -320,16 +337,33 @@ def sort_probes(data: GalleryData, probes: Any, probe_labels: Any, dtype: type, 
     )
 
 
-def notes_on_lengths(gallery: Floats, probes: Floats) -> list[str]:
+def notes_on_probes(known_sizes: NDArray[np.int64], unknown_names: NDArray[Any]) -> list[str]:
+    """Say what the numbers of known probes by class, and the labels of unknown ones, mean for the scores."""
+    notes = []
+    if without := int((known_sizes == 0).sum()):
+        notes.append(
+            f"{without:,} of {len(known_sizes):,} enrolled classes have no known probe: they only serve as negatives"
+        )
+    if len(unknown_names) > 1 and (unknown_names == unknown_names[0]).all():
+        notes.append(
+            f"all unknown probes have the label {unknown_names.tolist()[0]!r}: intervals and promises take each as a "
+            "class of its own"
+        )
+    if not len(unknown_names):
+        notes.append("no probe is unknown: FPIR, and the scores at a FPIR, are absent")
+    return notes
+
+
+def notes_on_lengths(gallery: LengthCounts, probes: LengthCounts) -> list[str]:
     """Say whether enrolled items and probes were normalised: in one note if both were.
 
-    >>> notes_on_lengths(np.array([1.0, 2.0]), np.array([3.0]))[0][:78]
+    >>> notes_on_lengths(LengthCounts.of(np.array([1.0, 2.0])), LengthCounts.of(np.array([3.0])))[0][:78]
     'gallery and probes: 2 of 3 embeddings do not have length one (lengths from 1 t'
     """
-    if note_on_lengths(gallery) and note_on_lengths(probes):
-        return [f"gallery and probes: {note}" for note in note_on_lengths(np.concatenate([gallery, probes]))]
+    if gallery.note() and probes.note():
+        return [f"gallery and probes: {note}" for note in (gallery + probes).note()]
     both = {"gallery": gallery, "probes": probes}
-    return [f"{name}: {note}" for name, lengths in both.items() for note in note_on_lengths(lengths)]
+    return [f"{name}: {note}" for name, lengths in both.items() for note in lengths.note()]
 
 
 def named(names: NDArray[Any]) -> str:

@@ -223,6 +223,36 @@ def note_on_other_lengths(other: int, rows: int, low: float, high: float) -> lis
     ]
 
 
+class LengthCounts:
+    """How many lengths of embeddings are not one, block by block, and their range."""
+
+    def __init__(self) -> None:
+        self.rows, self.other, self.low, self.high = 0, 0, math.inf, 0.0
+
+    def add(self, lengths: NDArray[np.float64]) -> None:
+        """Add the lengths of a block."""
+        self.rows += len(lengths)
+        self.other += count_other_lengths(lengths)
+        self.low, self.high = min(self.low, float(lengths.min())), max(self.high, float(lengths.max()))
+
+    def __add__(self, other: "LengthCounts") -> "LengthCounts":
+        found = LengthCounts()
+        found.rows, found.other = self.rows + other.rows, self.other + other.other
+        found.low, found.high = min(self.low, other.low), max(self.high, other.high)
+        return found
+
+    @classmethod
+    def of(cls, lengths: NDArray[np.float64]) -> "LengthCounts":
+        """Count the lengths of embeddings in memory."""
+        found = cls()
+        found.add(lengths)
+        return found
+
+    def note(self) -> list[str]:
+        """Return a note if more than a few embeddings do not have length one."""
+        return note_on_other_lengths(self.other, self.rows, self.low, self.high)
+
+
 def as_matrix(embeddings: Any) -> Any:
     """Return embeddings as a checked two-dimensional array; torch tensors stay tensors and are moved to the CPU."""
     if is_tensor(embeddings):

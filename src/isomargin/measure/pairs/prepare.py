@@ -6,10 +6,10 @@ out is bit for bit what ``inputs.sort_by_class`` makes of the same rows in memor
 
 import hashlib
 import json
-import math
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,8 @@ from isomargin.core.memory import forget_pages, read_size
 from isomargin.io.shards import Shard, Shards, open_shards
 from isomargin.measure.pairs.inputs import (
     ClassSortedVectors,
+    LengthCounts,
     check_classes,
-    count_other_lengths,
-    note_on_other_lengths,
     note_on_singles,
     unit_rows,
 )
@@ -130,25 +129,41 @@ def prepare(
     ...     prepare(f"{name}/*.npy", f"{name}/prepared").sizes
     array([4, 2, 2])
     """
-    shards, budget, target = open_shards(source, embeddings_key, labels_key), read_size(memory), Path(folder)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise InputError(f"{target} already exists: remove it, or choose another folder")
-    needed = WORKING + BYTES_PER_ROW * shards.rows + 2 * LEAST_BUCKET
-    if needed > budget:
-        raise InputError(
-            f"memory is {budget / 1e9:.3g} GB: sorting {shards.rows:,} rows needs at least {needed / 1e9:.3g} GB"
-        )
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = hidden_beside(target)
+    shards, target = open_shards(source, embeddings_key, labels_key), Path(folder)
+    check_new(target)
+    bucket_bytes = room_for_buckets(shards.rows, read_size(memory))
+    with created(target) as temporary:
+        write_prepared(shards, temporary, bucket_bytes)
+    return Prepared.open(target)
+
+
+def check_new(folder: Path) -> None:
+    """Refuse a folder to create that exists and is not empty."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder} already exists: remove it, or choose another folder")
+
+
+@contextmanager
+def created(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder that becomes the folder when the block ends without an error."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = hidden_beside(folder)
     temporary.mkdir()
     try:
-        write_prepared(shards, temporary, (budget - WORKING - BYTES_PER_ROW * shards.rows) // 2)
-        if target.exists():
-            target.rmdir()
-        os.replace(temporary, target)
+        yield temporary
+        if folder.exists():
+            folder.rmdir()
+        os.replace(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return Prepared.open(target)
+
+
+def room_for_buckets(rows: int, budget: int) -> int:
+    """Return the bytes of vectors to hold, about twice, while so many rows are sorted; too little memory is refused."""
+    needed = WORKING + BYTES_PER_ROW * rows + 2 * LEAST_BUCKET
+    if needed > budget:
+        raise InputError(f"memory is {budget / 1e9:.3g} GB: sorting {rows:,} rows needs at least {needed / 1e9:.3g} GB")
+    return (budget - WORKING - BYTES_PER_ROW * rows) // 2
 
 
 def write_prepared(shards: Shards, folder: Path, bucket_bytes: int) -> None:
@@ -156,11 +171,8 @@ def write_prepared(shards: Shards, folder: Path, bucket_bytes: int) -> None:
     names, codes = shards.read_labels()
     sizes = np.bincount(codes, minlength=len(names)).astype(np.int64)
     check_classes(names, sizes)
-    order = np.argsort(codes, kind="stable")
+    place = places_by_class(codes)
     del codes
-    place = np.empty_like(order)  # (n,) where each row goes
-    place[order] = np.arange(len(order))
-    del order
     lengths = LengthCounts()
     vectors = sort_rows(shards, place, folder, bucket_bytes, lengths)
     data = ClassSortedVectors(vectors, np.empty(0, np.int64), sizes, names, ())
@@ -179,21 +191,16 @@ def write_prepared(shards: Shards, folder: Path, bucket_bytes: int) -> None:
     (folder / DESCRIPTION).write_text(json.dumps(description, indent=1), encoding="utf-8")
 
 
-class LengthCounts:
-    """The lengths of embeddings, block by block."""
+def places_by_class(codes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(n,) where each row goes if rows are sorted by class, and those of a class stay in order.
 
-    def __init__(self) -> None:
-        self.rows, self.other, self.low, self.high = 0, 0, math.inf, 0.0
-
-    def add(self, lengths: NDArray[np.float64]) -> None:
-        """Add the lengths of a block."""
-        self.rows += len(lengths)
-        self.other += count_other_lengths(lengths)
-        self.low, self.high = min(self.low, float(lengths.min())), max(self.high, float(lengths.max()))
-
-    def note(self) -> list[str]:
-        """Return a note if more than a few embeddings do not have length one."""
-        return note_on_other_lengths(self.other, self.rows, self.low, self.high)
+    >>> places_by_class(np.array([1, 0, 1, 0]))
+    array([2, 0, 3, 1])
+    """
+    order = np.argsort(codes, kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    return place
 
 
 def sort_rows(
