@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from isomargin.measure.evaluation import Evaluation
     from isomargin.measure.gallery import evaluate_gallery
     from isomargin.measure.pairs.gallery_inputs import make_templates
+    from isomargin.measure.pairs.gallery_prepare import prepare_gallery
     from isomargin.measure.pairs.part_plan import plan_parts
     from isomargin.measure.pairs.parts import count_part
     from isomargin.measure.pairs.prepare import prepare
@@ -78,6 +79,7 @@ __all__ = [
     "opis",
     "plan_parts",
     "prepare",
+    "prepare_gallery",
     "promise_threshold",
     "theory",
     "train",
@@ -122,6 +124,7 @@ _HOMES = {
     "merge_parts": "isomargin.measure.parts",
     "plan_parts": "isomargin.measure.pairs.part_plan",
     "prepare": "isomargin.measure.pairs.prepare",
+    "prepare_gallery": "isomargin.measure.pairs.gallery_prepare",
     "open_run": "isomargin.training.run",
     "opis": "isomargin.measure.scores.consistency",
     "train": "isomargin.training.loop",
