@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from isomargin.measure.evaluation import Evaluation
     from isomargin.measure.gallery import evaluate_gallery
     from isomargin.measure.pairs.gallery_inputs import make_templates
+    from isomargin.measure.pairs.gallery_parts import count_gallery_part
+    from isomargin.measure.pairs.gallery_plan import plan_gallery
     from isomargin.measure.pairs.gallery_prepare import prepare_gallery
     from isomargin.measure.pairs.part_plan import plan_parts
     from isomargin.measure.pairs.parts import count_part
@@ -58,6 +60,7 @@ __all__ = [
     "check_card",
     "choose_threshold",
     "compare",
+    "count_gallery_part",
     "count_part",
     "diagnose",
     "epsilon_opis",
@@ -77,6 +80,7 @@ __all__ = [
     "merge_parts",
     "open_run",
     "opis",
+    "plan_gallery",
     "plan_parts",
     "prepare",
     "prepare_gallery",
@@ -118,10 +122,12 @@ _HOMES = {
     "load_glyphs": "isomargin.data.glyphs",
     "load_recipe": "isomargin.training.recipe",
     "make_model": "isomargin.models.embedder",
+    "count_gallery_part": "isomargin.measure.pairs.gallery_parts",
     "count_part": "isomargin.measure.pairs.parts",
     "evaluate_shards": "isomargin.measure.parts",
     "make_templates": "isomargin.measure.pairs.gallery_inputs",
     "merge_parts": "isomargin.measure.parts",
+    "plan_gallery": "isomargin.measure.pairs.gallery_plan",
     "plan_parts": "isomargin.measure.pairs.part_plan",
     "prepare": "isomargin.measure.pairs.prepare",
     "prepare_gallery": "isomargin.measure.pairs.gallery_prepare",

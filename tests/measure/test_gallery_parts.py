@@ -1,11 +1,20 @@
 """Galleries in parts: merged parts are the single pass bit for bit, and what does not belong together is refused."""
 
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import isomargin as im
-from isomargin.measure.pairs import gallery_prepare
+from isomargin.measure.pairs import gallery_inputs, gallery_pass, gallery_plan, gallery_prepare, gallery_tiles
+from isomargin.measure.pairs.distances import BinnedDistances
 from isomargin.measure.pairs.gallery_inputs import read_gallery
+from isomargin.measure.pairs.gallery_parts import finish_gallery, merge_all_gallery_parts, merge_gallery_counts
+from isomargin.measure.pairs.gallery_tiles import compare_in_tiles
 
 TEMPLATES = ("mean", "max", "each")
 
@@ -65,3 +74,72 @@ def test_unknown_probes_of_one_label_are_prepared_as_classes_of_their_own(tmp_pa
     found = im.prepare_gallery(*save(tmp_path, items, probes, enrolled, labels), tmp_path / "prepared").data()
     assert_same_data(found, read_gallery(items, enrolled, probes, labels, "mean", False))
     assert len(found.unknown_names) == (labels == "unknown").sum() > 1
+
+
+@contextmanager
+def limits(listed=True, sections=1):
+    """Smaller tiles and pieces, and more sections of the gallery than memory asks for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gallery_tiles, "TILE_ROWS", 16)
+        patch.setattr(gallery_tiles, "FEWEST_ROWS", 8)
+        patch.setattr(gallery_tiles, "MOST_BINS", 512)
+        patch.setattr(gallery_inputs, "OWN_PROBES", 7)
+        if not listed:
+            patch.setattr(gallery_pass, "LISTED_POSITIVES", 0)
+        cut = gallery_plan.gallery_sections
+        patch.setattr(
+            gallery_plan, "gallery_sections", lambda *sizes, wanted: cut(*sizes, wanted=max(wanted, sections))
+        )
+        yield
+
+
+@contextmanager
+def prepared(sets, template="mean", leave_one_out=False):
+    with TemporaryDirectory() as name:
+        gallery, probes = save(Path(name), *sets)
+        given = None if leave_one_out else probes
+        yield im.prepare_gallery(gallery, given, f"{name}/prepared", template=template, leave_one_out=leave_one_out)
+
+
+def assert_identical(one, other):
+    """The counts of two passes over a gallery are equal to the last bit, in value and type."""
+    pairs = [
+        (one.counts.positives, other.counts.positives),
+        (one.counts.negatives, other.counts.negatives),
+        (one.by_probe, other.by_probe),
+    ]
+    arrays = list(zip(one.scores, other.scores, strict=True))
+    for a, b in pairs:
+        arrays += [(a.counts, b.counts)] if isinstance(a, BinnedDistances) else [(a.distances, b.distances)]
+        arrays += [(np.array(a.totals), np.array(b.totals))]
+    for a, b in arrays:
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b)
+
+
+ways = st.tuples(st.sampled_from(TEMPLATES), st.booleans(), st.booleans())
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(0, 2**32 - 1),
+    ways,
+    st.integers(1, 20),
+    st.integers(1, 5),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
+def test_merged_parts_are_the_single_pass_bit_for_bit_in_any_order(seed, way, parts, sections, listed, random):
+    template, leave_one_out, binary = way
+    sets = draw(seed, binary=binary and template != "mean")
+    with limits(listed, sections), prepared(sets, template, leave_one_out) as folder:
+        plan = im.plan_gallery(folder, parts)
+        assert plan.gallery_sections >= sections
+        whole = compare_in_tiles(folder.data(), 2, layout=plan.layout)
+        counted = [im.count_gallery_part(plan, number, threads=2) for number in plan.numbers]
+        random.shuffle(counted)
+        while len(counted) > 1:  # any tree of merges
+            one, other = counted.pop(random.randrange(len(counted))), counted.pop(random.randrange(len(counted)))
+            counted.append(merge_gallery_counts(plan, one, other))
+        merged = merge_all_gallery_parts(plan, counted)
+        assert_identical(finish_gallery(plan, merged.superblocks.__getitem__), whole)

@@ -124,6 +124,26 @@ class GalleryData:
         return replace(self, probe_shifts=probes, row_shifts=rows, axis=axis)
 
 
+def section_of(data: GalleryData, probes: slice, classes: slice) -> GalleryData:
+    """Return some probes and classes, copied into memory; classes are numbered from the first of these.
+
+    It is for a pass alone, which compares probes with other classes than their own.
+    """
+    rows = slice(int(data.starts[classes.start]), int(data.ends[classes.stop - 1]))
+    return replace(
+        data,
+        names=data.names[classes],
+        enrolled=data.enrolled[classes],
+        rows=np.array(data.rows[rows]),
+        row_class=data.row_class[rows] - classes.start,
+        probes=np.array(data.probes[probes]),
+        probe_class=data.probe_class[probes] - classes.start,
+        unknown_names=data.unknown_names[:0],
+        own_row=None,
+        sums=None,
+    )
+
+
 def own_scores(data: GalleryData, first: int = 0, end: int | None = None) -> Iterator[tuple[slice, Floats]]:
     """Yield the known probes from ``first`` to ``end`` and their similarities to their own classes in float64.
 

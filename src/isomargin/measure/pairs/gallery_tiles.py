@@ -59,8 +59,7 @@ def compare_in_tiles(
     """
     threads = threads or available_cores()
     if layout is None:
-        step = int(np.clip(-(-len(data.probes) // (4 * threads)), FEWEST_ROWS, TILE_ROWS))
-        layout = make_layout(data, step, [0, data.classes])
+        layout = make_layout(data, threads, [0, data.classes])
     positives, own_distance = compare_own(data)
     the_pass = TilePass(data, own_floor(own_distance, len(data.probes)), layout)
     the_pass.run(threads, progress)
@@ -76,9 +75,10 @@ def compare_in_tiles(
     )
 
 
-def make_layout(data: GalleryData, step: int, class_edges: Sequence[int]) -> GalleryLayout:
-    """Cut the probes into blocks of ``step``, and the gallery into blocks that end where sections of classes end."""
+def make_layout(data: GalleryData, workers: int, class_edges: Sequence[int]) -> GalleryLayout:
+    """Cut the probes into blocks for so many workers, and the gallery into blocks that end where its sections end."""
     n = len(data.probes)
+    step = int(np.clip(-(-n // (4 * workers)), FEWEST_ROWS, TILE_ROWS))
     cells = min(MOST_CELLS, CELLS_TIMES_ROWS // (n + len(data.rows)))
     bins = power_of_two(int(np.clip(cells // data.classes, FEWEST_BINS, MOST_BINS)))
     blocks = [block for first, end in pairwise(class_edges) for block in gallery_blocks(data, first, end)]

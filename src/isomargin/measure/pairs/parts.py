@@ -158,19 +158,26 @@ def rank_large(plan: PartPlan, number: int, threads: int | None) -> dict[int, Fl
 
 def merge_counts(plan: PartPlan, one: PartCounts, other: PartCounts) -> PartCounts:
     """Merge the counts of two parts, or of parts that were merged before; the order does not matter."""
-    for counts in (one, other):
-        if counts.plan != plan.digest:
-            raise InputError(
-                f"part {listed_numbers(counts.numbers)} belongs to another plan, of other embeddings or with other "
-                "settings: count it again"
-            )
-    if doubled := sorted(set(one.numbers) & set(other.numbers)):
-        raise InputError(f"part {listed_numbers(doubled)} was given twice: give each part once")
+    check_mergeable(plan.digest, one, other)
     superblocks = dict(one.superblocks)
     for superblock, found in other.superblocks.items():
         known = superblocks.get(superblock)
         superblocks[superblock] = found if known is None else merge_superblocks(plan, superblock, known, found)
     return PartCounts(plan.digest, tuple(sorted(one.numbers + other.numbers)), superblocks, one.large | other.large)
+
+
+def check_mergeable(plan: str, *counted: Any) -> None:
+    """Refuse the counts of parts that do not belong to the plan with this digest, and parts that are there twice."""
+    seen: set[int] = set()
+    for counts in counted:
+        if counts.plan != plan:
+            raise InputError(
+                f"part {listed_numbers(counts.numbers)} belongs to another plan, of other embeddings or with other "
+                "settings: count it again"
+            )
+        if doubled := sorted(seen & set(counts.numbers)):
+            raise InputError(f"part {listed_numbers(doubled)} was given twice: give each part once")
+        seen |= set(counts.numbers)
 
 
 def merge_superblocks(
@@ -282,7 +289,7 @@ def merge_all(plan: PartPlan, parts: Iterable[PartCounts]) -> PartCounts:
     return merge_counts(plan, merged, PartCounts(plan.digest, (), {}, {}))  # a single part is checked too
 
 
-def check_numbers(plan: PartPlan, numbers: Iterable[int]) -> None:
+def check_numbers(plan: Any, numbers: Iterable[int]) -> None:
     """Refuse parts of which some are missing."""
     if missing := sorted(set(plan.numbers) - set(numbers)):
         raise InputError(f"part {listed_numbers(missing)} of {plan.parts} is missing: count it, then merge again")
