@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from isomargin.measure.evaluate import evaluate
     from isomargin.measure.evaluation import Evaluation
     from isomargin.measure.gallery import evaluate_gallery
+    from isomargin.measure.gallery_parts import evaluate_gallery_shards, merge_gallery_parts
     from isomargin.measure.pairs.gallery_inputs import make_templates
     from isomargin.measure.pairs.gallery_parts import count_gallery_part
     from isomargin.measure.pairs.gallery_plan import plan_gallery
@@ -66,6 +67,7 @@ __all__ = [
     "epsilon_opis",
     "evaluate",
     "evaluate_gallery",
+    "evaluate_gallery_shards",
     "evaluate_pairs",
     "evaluate_shards",
     "figures",
@@ -77,6 +79,7 @@ __all__ = [
     "make_card",
     "make_model",
     "make_templates",
+    "merge_gallery_parts",
     "merge_parts",
     "open_run",
     "opis",
@@ -116,6 +119,7 @@ _HOMES = {
     "epsilon_opis": "isomargin.measure.scores.consistency",
     "evaluate": "isomargin.measure.evaluate",
     "evaluate_gallery": "isomargin.measure.gallery",
+    "evaluate_gallery_shards": "isomargin.measure.gallery_parts",
     "evaluate_pairs": "isomargin.measure.trials",
     "fit_adapter": "isomargin.training.adapt",
     "load_data": "isomargin.data.registry",
@@ -126,6 +130,7 @@ _HOMES = {
     "count_part": "isomargin.measure.pairs.parts",
     "evaluate_shards": "isomargin.measure.parts",
     "make_templates": "isomargin.measure.pairs.gallery_inputs",
+    "merge_gallery_parts": "isomargin.measure.gallery_parts",
     "merge_parts": "isomargin.measure.parts",
     "plan_gallery": "isomargin.measure.pairs.gallery_plan",
     "plan_parts": "isomargin.measure.pairs.part_plan",

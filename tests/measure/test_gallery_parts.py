@@ -1,5 +1,7 @@
 """Galleries in parts: merged parts are the single pass bit for bit, and what does not belong together is refused."""
 
+import pickle
+import zipfile
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,13 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gallery_reference as definition
 import isomargin as im
+from isomargin.measure.gallery_parts import merge_gallery_files
 from isomargin.measure.pairs import gallery_inputs, gallery_pass, gallery_plan, gallery_prepare, gallery_tiles
 from isomargin.measure.pairs.distances import BinnedDistances
 from isomargin.measure.pairs.gallery_inputs import read_gallery
+from isomargin.measure.pairs.gallery_part_files import counts_in, save_gallery_part
 from isomargin.measure.pairs.gallery_parts import finish_gallery, merge_all_gallery_parts, merge_gallery_counts
 from isomargin.measure.pairs.gallery_tiles import compare_in_tiles
+from isomargin.measure.pairs.part_files import PartFile, save_part
+from isomargin.measure.parts import merge_files
+from isomargin.measure.settings import Settings
 
+RATES = {"far": (0.05, 0.4), "target_far": 0.1, "target_fpir": 0.2, "grid": 21}
 TEMPLATES = ("mean", "max", "each")
 
 
@@ -143,3 +152,158 @@ def test_merged_parts_are_the_single_pass_bit_for_bit_in_any_order(seed, way, pa
             counted.append(merge_gallery_counts(plan, one, other))
         merged = merge_all_gallery_parts(plan, counted)
         assert_identical(finish_gallery(plan, merged.superblocks.__getitem__), whole)
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("leave_one_out", [False, True])
+def test_merged_parts_agree_with_the_definition(template, leave_one_out):
+    items, probes, enrolled, labels = draw(seed=4, items=90)
+    with limits(sections=2), prepared((items, probes, enrolled, labels), template, leave_one_out) as folder:
+        plan = im.plan_gallery(folder, 4)
+        counts = [im.count_gallery_part(plan, number) for number in plan.numbers]
+        evaluation = im.merge_gallery_parts(plan, counts, **RATES)
+    rows = (None, None) if leave_one_out else (probes, labels.tolist())
+    classes, found = definition.compare(items, enrolled.tolist(), *rows, template, leave_one_out)
+    negatives = [[v for label, of in found for v in of.get(name, ()) if label != name] for name in classes]
+    positives = sorted(v for label, of in found for v in of.get(label, ()))
+    np.testing.assert_allclose(np.sort(evaluation.counts.positives.distances), positives, atol=1e-6)
+    binned = evaluation.counts.negatives
+    for values, counts in zip(negatives, binned.counts, strict=True):
+        values = np.array(values)
+        clear = [at for at, edge in enumerate(binned.edges) if np.abs(values - edge).min() > 1e-6]  # beyond float32
+        within = np.concatenate([[0], np.cumsum(counts)])
+        assert within[-1] == len(values)
+        assert within[clear].tolist() == [(values < binned.edges[at]).sum() for at in clear]
+    gallery = evaluation.gallery
+    for distance in np.quantile(gallery.own_distance, [0.3, 0.7]) + 1e-4:  # beside a distance, not at it
+        point, by_loops = gallery.at(float(distance)), definition.identification(classes, found, float(distance))
+        for name in ("fpir", "fnir", "misidentified", "class_fnir", "false_positive_share"):
+            np.testing.assert_allclose(getattr(point, name), getattr(by_loops, name), atol=1e-9, err_msg=name)
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_gallery_of_shards_is_evaluated_as_one_in_memory(template, tmp_path, monkeypatch):
+    monkeypatch.setattr("isomargin.measure.gallery.LISTED", 0)  # not exactly, although the gallery is small
+    sets = draw(seed=5)
+    items, probes, enrolled, labels = sets
+    options = {"template": template, "margin": 0.02, "threads": 1, **RATES}
+    whole = im.evaluate_gallery(items, enrolled, probes, labels, **options)
+    found = im.evaluate_gallery_shards(*save(tmp_path, *sets), **options)
+    assert found.method == whole.method == "binned"
+    assert found.scores() == whole.scores()
+    assert found.notes == whole.notes
+    np.testing.assert_array_equal(found.gallery.class_share, whole.gallery.class_share)
+    np.testing.assert_equal(found.scalars(), whole.scalars())
+    again = im.evaluate_gallery_shards(tmp_path / "gallery", tmp_path / "probes", work=tmp_path / "work", **options)
+    np.testing.assert_equal(again.scalars(), whole.scalars())
+    prepared_before = im.evaluate_gallery_shards(tmp_path / "work", **{**options, "template": "mean"})
+    np.testing.assert_equal(prepared_before.scalars(), whole.scalars())  # its templates are known
+
+
+@pytest.fixture
+def part_folder(tmp_path):
+    """A folder with the files of four parts of a gallery, the plan, and the counts."""
+    gallery, probes = save(tmp_path, *draw(seed=6))
+    with limits(sections=2):
+        plan = im.plan_gallery(im.prepare_gallery(gallery, probes, tmp_path / "prepared"), 4)
+        counts = [im.count_gallery_part(plan, number) for number in plan.numbers]
+        (tmp_path / "parts").mkdir()
+        for found in counts:
+            save_gallery_part(tmp_path / "parts", plan, Settings(**RATES), 0.05, found)
+        yield tmp_path / "parts", plan, counts
+
+
+def test_files_of_parts_merge_to_what_their_counts_do(part_folder):
+    folder, plan, counts = part_folder
+    by_files = merge_gallery_files(folder)
+    by_counts = im.merge_gallery_parts(plan, reversed(counts), margin=0.05, **{"k": Settings().k, **RATES})
+    np.testing.assert_equal(by_files.scalars(), by_counts.scalars())
+    assert by_files.gallery.margin == 0.05
+    np.testing.assert_array_equal(by_files.counts.negatives.counts, by_counts.counts.negatives.counts)
+    for file in folder.iterdir():
+        with np.load(file, allow_pickle=False) as arrays:
+            assert {arrays[name].dtype.kind for name in arrays.files if name != "header.json"} <= set("iuf")
+
+
+def refusal(function, *arguments, **options):
+    with pytest.raises(im.InputError) as caught:
+        function(*arguments, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_missing_doubled_and_foreign_parts_are_refused_by_name(part_folder):
+    folder, plan, counts = part_folder
+    files = sorted(folder.iterdir())
+    assert [file.name for file in files] == [f"part-{number}-of-4.npz" for number in range(1, 5)]
+    assert "part 2 and 3 of 4 is missing" in refusal(im.merge_gallery_parts, plan, [counts[0], counts[3]])
+    assert "part 1 was given twice" in refusal(im.merge_gallery_parts, plan, [*counts, counts[0]])
+    kept = files[2].read_bytes()
+    (folder / "part-9-of-4.npz").write_bytes(kept)
+    assert "part 3 is there twice (part-3-of-4.npz, part-9-of-4.npz" in refusal(merge_gallery_files, folder)
+    (folder / "part-9-of-4.npz").unlink()
+    files[2].unlink()
+    assert "part 3 of 4 is missing" in refusal(merge_gallery_files, folder)
+    save_gallery_part(folder, plan, Settings(**RATES), 0.0, counts[2])  # another margin
+    assert "part-3-of-4.npz in" in refusal(merge_gallery_files, folder)
+    assert "other settings" in refusal(merge_gallery_files, folder)
+    files[2].write_bytes(kept[: len(kept) // 2])
+    assert "part-3-of-4.npz could not be read" in refusal(merge_gallery_files, folder)
+
+
+def test_parts_of_all_pairs_and_of_a_gallery_are_not_merged(part_folder, tmp_path):
+    folder, gallery_plan_, _ = part_folder
+    im.EmbeddingSet(np.eye(8)[np.arange(80) % 8], np.arange(80) % 8).save(tmp_path / "items.npy")
+    plan = im.plan_parts(im.prepare(tmp_path / "items.npy", tmp_path / "items"), 1)
+    counts = im.count_part(plan, 1)
+    save_part(folder, plan, Settings(), counts)
+    assert "part-1-of-1.npz in" in refusal(merge_gallery_files, folder)
+    (tmp_path / "alone").mkdir()
+    save_part(tmp_path / "alone", plan, Settings(), counts)
+    assert "has parts of all pairs and not of a gallery" in refusal(merge_gallery_files, tmp_path / "alone")
+    (folder / "part-1-of-1.npz").unlink()
+    assert "has parts of a gallery and not of all pairs" in refusal(merge_files, folder)
+    assert "belongs to another plan" in refusal(im.merge_gallery_parts, gallery_plan_, [counts])
+
+
+def test_parts_of_another_gallery_are_refused(part_folder, tmp_path):
+    folder, plan, counts = part_folder
+    gallery, probes = save(tmp_path / "other", *draw(seed=7))
+    other = im.plan_gallery(im.prepare_gallery(gallery, probes, tmp_path / "moved"), 2)
+    assert "part 1 belongs to another plan" in refusal(
+        im.merge_gallery_parts, plan, [im.count_gallery_part(other, 1), *counts[1:]]
+    )
+    assert "has another gallery or other probes" in refusal(merge_gallery_files, folder, tmp_path / "moved")
+    assert "has no prepared gallery any more" in refusal(merge_gallery_files, folder, tmp_path / "gone")
+
+
+def test_parts_with_altered_counts_are_refused(part_folder):
+    folder, plan, counts = part_folder
+    kept = counts[0].superblocks[0].negatives[0, 0]
+    counts[0].superblocks[0].negatives[0, 0] += 1
+    assert "do not add up to all comparisons" in refusal(im.merge_gallery_parts, plan, counts)
+    counts[0].superblocks[0].negatives[0, 0] = kept
+    counts[0].superblocks[plan.gallery_sections].by_probe[0, 0] += 1
+    assert "do not add up to all comparisons" in refusal(im.merge_gallery_parts, plan, counts)
+    path = folder / "part-1-of-4.npz"
+    content = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        place = archive.getinfo("0/negatives.npy").header_offset
+    content[place + 200] ^= 1
+    path.write_bytes(bytes(content))
+    assert "part-1-of-4.npz could not be read" in refusal(merge_gallery_files, folder)
+
+
+def test_a_plan_is_sent_to_another_process_without_the_vectors(part_folder):
+    folder, plan, counts = part_folder
+    assert plan.data.rows.shape == (12, 8)  # known already
+    sent = pickle.dumps(plan)
+    assert len(sent) < plan.prepared.probes.nbytes
+    received = pickle.loads(sent)
+    assert received.digest == plan.digest
+    loaded = counts_in(PartFile.open(folder / "part-2-of-4.npz"))
+    for section, expected in im.count_gallery_part(received, 2).superblocks.items():
+        for name, array in vars(expected).items():
+            for found in (counts[1], loaded):
+                np.testing.assert_array_equal(getattr(found.superblocks[section], name), array)

@@ -80,12 +80,7 @@ def evaluate_shards(
     1200
     """
     checked = part_settings(**settings)
-    if parts is not None:
-        checks.whole(parts, "parts")
-        if cluster is None:
-            raise InputError(
-                f"parts is {parts}, but all parts are counted in this process: give cluster, or leave it out"
-            )
+    check_parts(parts, cluster)
     bar: AbstractContextManager[Any] = (
         progress_bar("counting pairs", details=cluster is not None) if progress == "auto" else nullcontext(progress)
     )
@@ -109,6 +104,16 @@ def evaluate_shards(
         plan = plan_for(prepared, 1, memory, checked)
         counts = count_part(plan, 1, threads=threads, progress=report)
         return merge_parts(plan, [counts], threads=threads, **settings)
+
+
+def check_parts(parts: int | None, cluster: str | None) -> None:
+    """Refuse a number of parts that is none, or where this process counts all of them."""
+    if parts is not None:
+        checks.whole(parts, "parts")
+        if cluster is None:
+            raise InputError(
+                f"parts is {parts}, but all parts are counted in this process: give cluster, or leave it out"
+            )
 
 
 def prepare_once(

@@ -5,7 +5,7 @@ a section of the gallery; a part is a run of consecutive cells.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -54,6 +54,10 @@ class GalleryPlan:
     def __repr__(self) -> str:
         gallery, probes = self.gallery_sections, self.probe_sections
         return f"<GalleryPlan: {self.parts:,} parts of {probes:,} sections of probes and {gallery:,} of the gallery>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Send the plan to another process without the vectors, which it maps itself."""
+        return GalleryPlan, tuple(getattr(self, field.name) for field in fields(self))
 
     @property
     def numbers(self) -> range:

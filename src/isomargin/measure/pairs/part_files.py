@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +24,33 @@ from isomargin.measure.pairs.parts import PartCounts, SuperblockCounts, check_nu
 from isomargin.measure.pairs.prepare import Prepared, is_prepared
 from isomargin.measure.settings import Settings
 
-FORMAT = "isomargin part"
+FORMATS = {"isomargin part": "all pairs", "isomargin gallery part": "a gallery"}
+"""What the header of a part's file says, and what it is a part of in words."""
 VERSION = 1
 HEADER = "header.json"
 COMPRESSION = 1  # zlib's fastest level: counts shrink to about a third
+
+
+class AnyPlan(Protocol):
+    """What files hold of a plan, of all pairs or of a gallery."""
+
+    FORMAT: ClassVar[str]
+
+    @property
+    def parts(self) -> int:
+        """Number of parts."""
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the process of a part may use."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all that the counts depend on."""
+
+    @property
+    def prepared(self) -> Any:
+        """The folder that was prepared."""
 
 
 @dataclass(frozen=True)
@@ -55,21 +78,30 @@ class PartFile:
         check_file(path)
         with reading(path), zipfile.ZipFile(path) as archive:
             header = json.loads(archive.read(HEADER))
-            if header.get("format") != FORMAT or header.get("version") != VERSION:
+            if header.get("format") not in FORMATS or header.get("version") != VERSION:
                 raise InputError(f"{path} was written by another version of isomargin: count the part again")
         return cls(path, header)
 
-    def superblock(self, superblock: int) -> SuperblockCounts | None:
-        """Read the counts of a superblock; None if the part does not touch it."""
+    @property
+    def of(self) -> str:
+        """What it is a part of: all pairs, or a gallery."""
+        return FORMATS[self.header["format"]]
+
+    def arrays(self, superblock: int) -> dict[str, NDArray[Any]] | None:
+        """Read the arrays of a superblock by name; None if the part does not touch it."""
         if superblock not in self.header["superblocks"]:
             return None
         with reading(self.path), zipfile.ZipFile(self.path) as archive:
-            there = set(archive.namelist())
-            arrays = {
-                field.name: read_array(archive, name) if (name := f"{superblock}/{field.name}.npy") in there else None
-                for field in fields(SuperblockCounts)
-            }
-        return SuperblockCounts(**arrays)  # type: ignore[arg-type]
+            begin = f"{superblock}/"
+            names = [name for name in archive.namelist() if name.startswith(begin)]
+            return {name.removeprefix(begin).removesuffix(".npy"): read_array(archive, name) for name in names}
+
+    def superblock(self, superblock: int) -> SuperblockCounts | None:
+        """Read the counts of a superblock; None if the part does not touch it."""
+        arrays = self.arrays(superblock)
+        if arrays is None:
+            return None
+        return SuperblockCounts(**{field.name: arrays.get(field.name) for field in fields(SuperblockCounts)})  # type: ignore[arg-type]
 
     def large(self) -> dict[int, Floats]:
         """Read the ranks of queries of large classes."""
@@ -91,37 +123,41 @@ def read_array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
     return array
 
 
-def name_of(plan: PartPlan, number: int) -> str:
+def name_of(plan: AnyPlan, number: int) -> str:
     """Return the name of a part's file."""
     digits = len(str(plan.parts))
     return f"part-{number:0{digits}}-of-{plan.parts}.npz"
 
 
-def header_of(plan: PartPlan, settings: Settings, number: int) -> dict[str, Any]:
-    """Return what a part's file says about itself."""
+def header_of(plan: AnyPlan, settings: Settings, number: int, **more: Any) -> dict[str, Any]:
+    """Return what a part's file says about itself; ``more`` are further settings, such as the margin of a gallery."""
     return {
-        "format": FORMAT,
+        "format": plan.FORMAT,
         "version": VERSION,
         "number": number,
         "parts": plan.parts,
         "memory": plan.memory,
         "prepared": str(plan.prepared.folder.resolve()),
         "plan": plan.digest,
-        "settings": json.loads(json.dumps(asdict(settings))),
+        "settings": json.loads(json.dumps(asdict(settings) | more)),
     }
 
 
 def save_part(folder: Path, plan: PartPlan, settings: Settings, counts: PartCounts) -> Path:
     """Write the counts of one part into a folder, atomically, and return the file."""
     (number,) = counts.numbers
-    path = folder / name_of(plan, number)
     header = header_of(plan, settings, number) | {"superblocks": sorted(counts.superblocks)}
+    return write_part(folder / name_of(plan, number), header, arrays_of(counts))
+
+
+def write_part(path: Path, header: dict[str, Any], arrays: Iterable[tuple[str, NDArray[Any]]]) -> Path:
+    """Write a header and named arrays into one file, atomically, and return it."""
     with (
         atomic_write(path) as temporary,
         zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=COMPRESSION) as archive,
     ):
         archive.writestr(HEADER, json.dumps(header, indent=1))
-        for name, array in arrays_of(counts):
+        for name, array in arrays:
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
     return path
@@ -138,13 +174,13 @@ def arrays_of(counts: PartCounts) -> Iterator[tuple[str, NDArray[Any]]]:
         yield "large", scores
 
 
-def already_counted(folder: Path, plan: PartPlan, settings: Settings, number: int) -> bool:
+def already_counted(folder: Path, plan: AnyPlan, settings: Settings, number: int, **more: Any) -> bool:
     """Whether a folder has the file of this part of this plan; the file of another plan is refused."""
     path = folder / name_of(plan, number)
     if not path.exists():
         return False
     header = PartFile.open(path).header
-    expected = header_of(plan, settings, number)
+    expected = header_of(plan, settings, number, **more)
     if any(header[name] != expected[name] for name in ("plan", "settings")):
         raise InputError(
             f"{path} belongs to another plan, of other embeddings or with other settings: remove it, or choose another "
@@ -167,13 +203,8 @@ class PartFolder:
     @classmethod
     def open(cls, folder: Path, prepared: Path | None = None) -> "PartFolder":
         """Open the parts in a folder; ``prepared`` is where the embeddings are now, if they were moved."""
-        if not folder.is_dir():
-            raise InputError(f"{folder} is not a folder: give the folder with the files of all parts")
-        files = [PartFile.open(path) for path in sorted(folder.glob("part-*.npz"))]
-        if not files:
-            raise InputError(f"{folder} has no parts: count them with isomargin evaluate --part")
-        refuse_foreign(files)
-        refuse_doubled(files)
+        files = open_parts(folder)
+        refuse_parts_of_others(files, PartPlan.FORMAT)
         header = files[0].header
         where = Path(header["prepared"]) if prepared is None else prepared
         if not is_prepared(where):
@@ -197,6 +228,24 @@ class PartFolder:
     def large(self) -> dict[int, Floats]:
         """Read the ranks of queries of large classes from all parts."""
         return {number: scores for file in self.files for number, scores in file.large().items()}
+
+
+def open_parts(folder: Path) -> list[PartFile]:
+    """Open all files of parts in a folder; doubled and foreign ones are refused by name."""
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder: give the folder with the files of all parts")
+    files = [PartFile.open(path) for path in sorted(folder.glob("part-*.npz"))]
+    if not files:
+        raise InputError(f"{folder} has no parts: count them with isomargin evaluate --part")
+    refuse_foreign(files)
+    refuse_doubled(files)
+    return files
+
+
+def refuse_parts_of_others(files: Sequence[PartFile], wanted: str) -> None:
+    """Refuse the parts of all pairs where those of a gallery are wanted, and the other way round."""
+    if files[0].header["format"] != wanted:
+        raise InputError(f"{files[0].path.parent} has parts of {files[0].of} and not of {FORMATS[wanted]}")
 
 
 def refuse_foreign(files: Sequence[PartFile]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +52,7 @@ class PartPlan:
     `isomargin.plan_parts` makes one. It is the same wherever it is made from the same folder with the same arguments.
     """
 
+    FORMAT: ClassVar[str] = "isomargin part"
     prepared: Prepared
     """The embeddings."""
     parts: int
