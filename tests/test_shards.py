@@ -165,7 +165,7 @@ def test_a_prepared_folder_is_evaluated_and_a_large_file_within_memory(run, tmp_
         (["--part", "1/2", "--output", "parts", "--work", "w"], "--work cannot be used with --part"),
         (["--memory", "much"], "a size such as 4GB or 500MB is needed"),
         (["--labels", "labels.npy"], "put the labels of X.npy beside it"),
-        (["--gallery", "gallery.npz"], "--gallery cannot be used with shards"),
+        (["--gallery", "gallery.npz"], "gallery: gallery.npz is not a shard"),
         (["--intervals", "--resample", "items"], "--resample items cannot be used with shards"),
         (["--exact"], "exact needs all embeddings in memory"),
         (["--device", "cpu"], "parts are counted on the CPU"),

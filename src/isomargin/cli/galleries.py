@@ -98,11 +98,13 @@ class GalleryOptions:
     """By how much the first class must exceed the second."""
     class_thresholds: Path | None = None
     """File of class thresholds of the gallery."""
+    prepared: Path | None = None
+    """A folder of a gallery that was prepared with its probes, instead of the others."""
 
     @property
     def wanted(self) -> bool:
         """Whether there is a gallery at all."""
-        return self.gallery is not None or self.leave_one_out
+        return self.gallery is not None or self.leave_one_out or self.prepared is not None
 
     def check(self, changed: dict[str, bool]) -> None:
         """Refuse options that do not go together; ``changed`` says which options of pairs were given."""
@@ -117,11 +119,33 @@ class GalleryOptions:
             if unused := [name for name, value in given.items() if value]:
                 raise InputError(f"{unused[0]} concerns a gallery: give --gallery or --leave-one-out, or leave it out")
             return
+        given = {
+            "--gallery": self.gallery is not None,
+            "--leave-one-out": self.leave_one_out,
+            "--template": self.template != "mean",
+        }
+        if self.prepared is not None and (unused := [name for name, value in given.items() if value]):
+            raise InputError(
+                f"{self.prepared} is a gallery that was prepared with its probes and templates: leave out {unused[0]}"
+            )
         if self.gallery is not None and self.leave_one_out:
             raise InputError("--leave-one-out takes the enrolled items as probes: leave it out, or leave out --gallery")
         if given_names := [name for name, value in changed.items() if value]:
             option = given_names[0].replace("_", "-")
             raise InputError(f"--{option} concerns pairs of items and not a gallery: leave it out")
+
+    def check_parts(self, given: dict[str, bool]) -> None:
+        """Refuse what shifts similarities, if the comparisons are counted in parts; ``given`` says what else does."""
+        shifting = {
+            **given,
+            "--class-thresholds": self.class_thresholds is not None,
+            "--sides": self.sides != "both",
+        }
+        if found := [name for name, value in shifting.items() if value]:
+            raise InputError(
+                f"{found[0]} cannot be used with a gallery in parts (shards, --memory, --part or --ray), which count "
+                "plain similarities: leave it out, or give files that fit into memory"
+            )
 
     def words(self) -> list[str]:
         """Return these options as words of a command line."""

@@ -20,6 +20,7 @@ from isomargin.cli.galleries import (
     TemplateOption,
     evaluate_with_gallery,
 )
+from isomargin.cli.gallery_parts import evaluate_gallery_in_parts
 from isomargin.cli.opening import (
     EmbeddingsKey,
     EqualizerFile,
@@ -201,6 +202,7 @@ def evaluate(
     from isomargin.core.csv_files import write_csv
     from isomargin.measure.class_table import check_worst_by
     from isomargin.measure.evaluate import evaluate as run
+    from isomargin.measure.pairs.gallery_prepare import is_prepared_gallery
     from isomargin.measure.settings import UNITS
     from isomargin.measure.statistics.intervals import check_draws, note_on_few_classes
 
@@ -208,7 +210,7 @@ def evaluate(
     check_draws(draws, confidence)
     if resample != "classes" and not intervals:
         raise InputError("--resample needs --intervals: give both, or neither")
-    part_options = PartOptions(file, memory, part, work, ray, parts)
+    part_options = PartOptions(file, memory, part, work, ray, parts, gallery)
     if part is None:
         check_writable(output, ".json")
     for name, given in {"the equalizer": equalizer, "the file of class thresholds": class_thresholds}.items():
@@ -217,7 +219,10 @@ def evaluate(
     check_writable(per_class, ".csv")
     check_writable(report, ".html")
     check_worst_by(worst_by)
-    gallery_options = GalleryOptions(gallery, gallery_labels, template, leave_one_out, sides, margin, class_thresholds)
+    prepared = None if file is None or not is_prepared_gallery(file) else file
+    gallery_options = GalleryOptions(
+        gallery, gallery_labels, template, leave_one_out, sides, margin, class_thresholds, prepared
+    )
     gallery_options.check({
         "new_classes": new_classes,
         "exact": exact,
@@ -264,10 +269,12 @@ def evaluate(
     }
     options, embeddings, shifts = ReadOptions(), None, None
     if part_options.wanted:
+        if gallery_options.wanted:
+            gallery_options.check_parts({"--equalizer": equalizer is not None})
         part_options.check({
             "--labels": bool(labels),
             "--equalizer": equalizer is not None,
-            "--gallery": gallery_options.wanted,
+            "--gallery-labels": gallery_labels is not None,
             "--trials": trials is not None,
             "--resample items": resample != "classes",
         })  # fmt: skip
@@ -277,10 +284,15 @@ def evaluate(
             "--intervals": intervals,
             "--json": as_json,
         })  # fmt: skip
-        settings |= {"k": whole_numbers(k), "map_at_r": map_at_r, "pairs": pairs, "exact": exact, "device": device}
-        settings |= {"relative_error": relative_error, "seed": seed}
         options = ReadOptions(embeddings_key=embeddings_key, labels_key=labels_key)
-        found = evaluate_in_parts(part_options, options, output, threads, settings)
+        settings |= {"k": whole_numbers(k)}
+        if gallery_options.wanted:
+            settings |= {"target_fpir": target_fpir}
+            found = evaluate_gallery_in_parts(part_options, options, gallery_options, output, threads, settings)
+        else:
+            settings |= {"map_at_r": map_at_r, "pairs": pairs, "exact": exact, "device": device}
+            settings |= {"relative_error": relative_error, "seed": seed}
+            found = evaluate_in_parts(part_options, options, output, threads, settings)
         if found is None:
             return
         evaluation = found

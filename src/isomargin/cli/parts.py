@@ -3,7 +3,7 @@
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isomargin.cli.common import check_writable, show, writing
+from isomargin.cli.galleries import GalleryOptions, LeaveOneOut, TemplateOption
 from isomargin.cli.opening import EmbeddingsKey, LabelsKey, ReadOptions
 from isomargin.core.errors import InputError
 from isomargin.core.memory import read_size
@@ -39,6 +40,12 @@ Part = Annotated[
         metavar="NUMBER/PARTS",
         help="Count one part of the pairs only, such as 3/64, and write it to the folder --output; `isomargin merge` "
         "merges all parts.",
+    ),
+]
+GallerySource = Annotated[
+    Path | None,
+    typer.Option(
+        "--gallery", help="The enrolled items of a gallery, in the same forms. The embeddings are its probes."
     ),
 ]
 Work = Annotated[
@@ -84,13 +91,15 @@ class PartOptions:
     """The Ray cluster."""
     parts: int | None = None
     """Number of parts on it."""
+    gallery: Path | None = None
+    """The gallery, if the embeddings are probes."""
 
     @property
     def wanted(self) -> bool:
         """Whether to count in parts: an option asks for it, or the source has shards."""
         options = (self.memory, self.part, self.work, self.ray, self.parts)
         asked = any(option is not None for option in options)
-        return asked or (self.source is not None and has_shards(self.source))
+        return asked or any(source is not None and has_shards(source) for source in (self.source, self.gallery))
 
     def check(self, given: Mapping[str, bool]) -> None:
         """Refuse options that cannot be used with parts; ``given`` says which of them were given."""
@@ -103,7 +112,10 @@ class PartOptions:
         if self.part is not None and self.ray is not None:
             raise InputError("--part counts one part here and --ray all parts on a cluster: give one of the two")
         read_size(self.memory or MEMORY, "--memory")
-        reasons = {"--labels": "put the labels of X.npy beside it, in X.labels.npy or X.labels.txt"}
+        reasons = {
+            "--labels": "put the labels of X.npy beside it, in X.labels.npy or X.labels.txt",
+            "--gallery-labels": "put the labels of X.npy beside it, in X.labels.npy or X.labels.txt",
+        }
         for option in (option for option, is_given in given.items() if is_given):
             reason = reasons.get(option, "leave it out, or give one file that fits into memory")
             raise InputError(f"{option} cannot be used with shards, --memory, --part or --ray: {reason}")
@@ -130,6 +142,7 @@ def has_shards(source: Path) -> bool:
     """Whether a path is a pattern, a folder of prepared embeddings, or a folder of shards that is not a run's."""
     from isomargin.io.shards import is_pattern, shards_in
     from isomargin.io.stores.address import StoreAddress
+    from isomargin.measure.pairs.gallery_prepare import is_prepared_gallery
     from isomargin.measure.pairs.prepare import is_prepared
 
     if isinstance(source, StoreAddress):
@@ -138,7 +151,7 @@ def has_shards(source: Path) -> bool:
         return True
     if not source.is_dir() or RunFolder(source).recipe.is_file():
         return False
-    return is_prepared(source) or bool(shards_in(source))
+    return is_prepared(source) or is_prepared_gallery(source) or bool(shards_in(source))
 
 
 def evaluate_in_parts(
@@ -180,10 +193,7 @@ def count_one(
     from isomargin.measure.parts import part_settings, prepare_once
 
     number, parts = options.numbers()
-    if output is None:
-        raise InputError("--part needs a folder for the parts: give it with --output")
-    if output.exists() and not output.is_dir():
-        raise InputError(f"{output} is a file: with --part, --output is the folder of the parts")
+    output = folder_of_parts(output)
     checked = part_settings(**settings)
     memory = options.memory or MEMORY
     with writing(output):
@@ -192,14 +202,33 @@ def count_one(
         check_rates(prepared.data(), checked)
         plan = plan_for(prepared, parts, memory, checked)
         output.mkdir(parents=True, exist_ok=True)
-        if already_counted(output, plan, checked, number):
-            print(f"note: {output / name_of(plan, number)} is there already and was not counted again", file=sys.stderr)
-            return
-        begin = time.monotonic()
-        with progress_bar(f"counting part {number} of {parts}") as report:
-            counts = count_part(plan, number, threads=threads, progress=report)
-        path = save_part(output, plan, checked, counts)
-    print(f"part {number} of {parts}: {path}, counted in {time.monotonic() - begin:.1f} s")
+        path = output / name_of(plan, number)
+        count_unless_there(
+            path,
+            already_counted(output, plan, checked, number),
+            f"part {number} of {parts}",
+            lambda report: save_part(output, plan, checked, count_part(plan, number, threads=threads, progress=report)),
+        )
+
+
+def folder_of_parts(output: Path | None) -> Path:
+    """Return the folder of the parts, and refuse what is none."""
+    if output is None:
+        raise InputError("--part needs a folder for the parts: give it with --output")
+    if output.exists() and not output.is_dir():
+        raise InputError(f"{output} is a file: with --part, --output is the folder of the parts")
+    return output
+
+
+def count_unless_there(path: Path, there: bool, name: str, count: Callable[[Any], object]) -> None:
+    """Count a part into its file and say so; a part that is there already is left as it is."""
+    if there:
+        print(f"note: {path} is there already and was not counted again", file=sys.stderr)
+        return
+    begin = time.monotonic()
+    with progress_bar(f"counting {name}") as report:
+        count(report)
+    print(f"{name}: {path}, counted in {time.monotonic() - begin:.1f} s")
 
 
 def prepare(
@@ -207,13 +236,25 @@ def prepare(
         Path, typer.Argument(help="A folder or quoted pattern of .parquet, .npy or .safetensors shards, or one file.")
     ],
     folder: Annotated[Path, typer.Argument(help="The folder to create.")],
+    gallery: GallerySource = None,
+    template: TemplateOption = "mean",
+    leave_one_out: LeaveOneOut = False,
     memory: Annotated[str, typer.Option(metavar="SIZE", help="Memory to use.")] = MEMORY,
     embeddings_key: EmbeddingsKey = "embeddings",
     labels_key: LabelsKey = "labels",
 ) -> None:
-    """Sort embeddings by class into a folder of unit vectors, from which parts are counted."""
+    """Sort embeddings by class into a folder of unit vectors, from which parts are counted.
+
+    With --gallery, the embeddings are probes, and the folder has the templates of the gallery as well.
+    """
+    from isomargin.cli.gallery_parts import prepare_with_gallery
     from isomargin.measure.pairs.prepare import prepare as run
 
+    options = GalleryOptions(gallery, template=template, leave_one_out=leave_one_out)
+    options.check({})
+    if options.wanted:
+        prepare_with_gallery(source, folder, options, memory, embeddings_key, labels_key)
+        return
     with writing(folder):
         prepared = run(source, folder, memory=memory, embeddings_key=embeddings_key, labels_key=labels_key)
     for note in prepared.notes:
@@ -235,10 +276,15 @@ def merge(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Merge the counts of all parts into an evaluation. Missing, doubled and foreign parts are refused by name."""
+    from isomargin.measure.gallery_parts import merge_gallery_files
+    from isomargin.measure.pairs.gallery_part_files import has_gallery_parts
     from isomargin.measure.parts import merge_files
 
     check_writable(output, ".json")
-    evaluation = merge_files(folder, prepared=prepared, threads=threads)
+    if has_gallery_parts(folder):
+        evaluation = merge_gallery_files(folder, prepared)
+    else:
+        evaluation = merge_files(folder, prepared=prepared, threads=threads)
     if output is not None:
         with writing(output):
             evaluation.save(output)

@@ -46,7 +46,7 @@ def evaluate_gallery_shards(
     gallery: Any,
     probes: Any = None,
     *,
-    template: Template = "mean",
+    template: Template | None = None,
     leave_one_out: bool = False,
     margin: float = 0.0,
     memory: str | int = MEMORY,
@@ -65,7 +65,8 @@ def evaluate_gallery_shards(
         gallery: the enrolled items: a folder or pattern of `.parquet`, `.npy` or `.safetensors` files, one such file, a
             list of them; or a folder that `isomargin.prepare_gallery` wrote, with its probes.
         probes: the probes, in the same forms; None if one is left out, or with a prepared gallery.
-        template: what a probe is compared with, as in `isomargin.evaluate_gallery`.
+        template: what a probe is compared with, as in `isomargin.evaluate_gallery`; by default ``"mean"``, or that of a
+            prepared gallery.
         leave_one_out: take the enrolled items as probes, each compared with its own class without itself.
         margin: a second rule for identification, as in `isomargin.evaluate_gallery`.
         memory: memory to use, such as ``"4GB"``.
@@ -90,18 +91,20 @@ def evaluate_gallery_shards(
     checked = gallery_part_settings(**settings)
     check_margin(margin)
     bar: AbstractContextManager[Any] = progress_bar("comparing") if progress == "auto" else nullcontext(progress)
-    how: dict[str, Any] = {"template": template, "leave_one_out": leave_one_out, "memory": memory}
+    how: dict[str, Any] = {"leave_one_out": leave_one_out, "memory": memory}
     how |= {"embeddings_key": embeddings_key, "labels_key": labels_key}
     with tempfile.TemporaryDirectory() as temporary, bar as report:
-        folder = Path(temporary) / PREPARED if work is None else Path(work)
-        prepared = opened(gallery, probes, leave_one_out) or prepare_gallery(gallery, probes, folder, **how)
+        prepared = opened(gallery, probes, template, leave_one_out)
+        if prepared is None:
+            folder = Path(temporary) / PREPARED if work is None else Path(work)
+            prepared = prepare_gallery(gallery, probes, folder, template=template or "mean", **how)
         check_rates(prepared.data(), checked)
         plan = plan_gallery(prepared, 1, memory=memory)
         counts = count_gallery_part(plan, 1, threads=threads, progress=report)
         return merge_gallery_parts(plan, [counts], margin=margin, **settings)
 
 
-def opened(gallery: Any, probes: Any, leave_one_out: bool) -> PreparedGallery | None:
+def opened(gallery: Any, probes: Any, template: Template | None, leave_one_out: bool) -> PreparedGallery | None:
     """Open a gallery that is prepared already, with its probes; None if it is not."""
     if not isinstance(gallery, str | Path) or not is_prepared_gallery(Path(gallery)):
         check_sources(probes, leave_one_out)
@@ -110,34 +113,37 @@ def opened(gallery: Any, probes: Any, leave_one_out: bool) -> PreparedGallery | 
         raise InputError(
             f"{gallery} is a gallery that was prepared with its probes: leave out probes and leave_one_out"
         )
-    return PreparedGallery.open(gallery)
+    found = PreparedGallery.open(gallery)
+    if template not in (None, found.template):
+        raise InputError(f"template is {template!r}, but {gallery} was prepared for {found.template!r}: leave it out")
+    return found
 
 
 def prepare_gallery_once(
     gallery: Any,
-    probes: Any,
-    folder: Path,
+    probes: Any = None,
     *,
-    template: Template = "mean",
+    folder: Path,
+    template: Template | None = None,
     leave_one_out: bool = False,
     memory: str | int = MEMORY,
     embeddings_key: str = "embeddings",
     labels_key: str = "labels",
 ) -> PreparedGallery:
     """Open a prepared gallery; another one is prepared in the folder of the parts, by whoever comes first."""
-    if (found := opened(gallery, probes, leave_one_out)) is not None:
+    if (found := opened(gallery, probes, template, leave_one_out)) is not None:
         return found
-    target = folder / PREPARED
-    sources = open_sources(gallery, probes, embeddings_key, labels_key)  # before any folder is created
+    target, chosen = folder / PREPARED, template or "mean"
+    keys = {"embeddings_key": embeddings_key, "labels_key": labels_key}
+    sources = open_sources(gallery, probes, **keys)  # before any folder is created
     if not is_prepared_gallery(target):
         with locked(folder, wait=True):
             if not is_prepared_gallery(target):
-                how: dict[str, Any] = {"template": template, "leave_one_out": leave_one_out, "memory": memory}
                 return prepare_gallery(
-                    gallery, probes, target, **how, embeddings_key=embeddings_key, labels_key=labels_key
+                    gallery, probes, target, template=chosen, leave_one_out=leave_one_out, memory=memory, **keys
                 )
     prepared = PreparedGallery.open(target)
-    if prepared.sources != fingerprint_of(sources, template):
+    if prepared.sources != fingerprint_of(sources, chosen):
         raise InputError(
             f"{target} was prepared from other files or for other templates, or the files have changed since: choose "
             "another folder for the parts"

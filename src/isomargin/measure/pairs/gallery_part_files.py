@@ -63,6 +63,11 @@ def counts_in(file: PartFile) -> GalleryPartCounts:
     return GalleryPartCounts(file.header["plan"], (file.number,), there)
 
 
+def has_gallery_parts(folder: Path) -> bool:
+    """Whether the parts in a folder are those of a gallery; a folder of parts of several plans is refused by name."""
+    return bool(open_parts(folder)[0].header["format"] == GalleryPlan.FORMAT)
+
+
 @dataclass(frozen=True)
 class GalleryPartFolder:
     """All parts of one plan in a folder, checked: none is missing, doubled or foreign."""

@@ -106,7 +106,7 @@ class GalleryPlan:
         first, end = (cells * at // self.parts for at in (number - 1, number))
         return [(at // self.probe_sections, at % self.probe_sections) for at in range(first, end)]
 
-    def sections_of(self, number: int) -> list[int]:
+    def touched_by(self, number: int) -> list[int]:
         """List the sections that a part leaves counts of."""
         cells = self.cells(number)
         return sorted({one for one, _ in cells} | {self.gallery_sections + other for _, other in cells})
@@ -140,7 +140,7 @@ class GalleryPlan:
     def counts_bytes(self, number: int) -> int:
         """Return the bytes of the counts that a part leaves."""
         found = 0
-        for section in self.sections_of(number):
+        for section in self.touched_by(number):
             if section < self.gallery_sections:
                 found += int(np.diff(self.class_edges)[section]) * self.layout.bins * 4
             else:
@@ -230,7 +230,8 @@ def plan_gallery(prepared: Any, parts: int = 1, *, memory: str | int = MEMORY) -
     if (needed := plan.needed()) > budget:
         raise InputError(
             f"memory is {budget / 1e9:.3g} GB: this plan needs at least {needed / 1e9:.3g} GB"
-            + (", because one process holds the counts of all classes and probes" if parts == 1 else ": or more parts")
+            + (", because one process holds the counts of all classes and probes" if parts == 1 else "")
+            + ": use more memory, or more parts"
         )
     return plan
 
