@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 VARIABLE = "FAULTS"
@@ -34,24 +35,25 @@ def counted(folder: Path) -> list[int]:
 def install() -> None:
     """Put the faults into this process."""
     faults = json.loads(os.environ[VARIABLE])
-    from isomargin.measure import ray_parts
+    from isomargin.measure import part_work
     from isomargin.measure.pairs import tiles
 
     for name, value in faults.get("limits", {}).items():
         setattr(tiles, name, value)
-    folder, count_part = Path(faults["folder"]), ray_parts.count_part
+    folder = Path(faults["folder"])
 
-    def count_and_fail(plan, number, **options):
+    def count_and_fail(count, plan, number, **options):
         (folder / f"begun-{number}-{time.time_ns()}").touch()
         deadline = time.monotonic() + PATIENCE
         while number in faults.get("waiting", ()) and not (folder / "gate").exists():
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        counts = count_part(plan, number, **options)
+        counts = count(plan, number, **options)
         once = number in faults.get("killed_once", ()) and not (folder / f"killed-{number}").exists()
         if once or number in faults.get("always_killed", ()):
             (folder / f"killed-{number}").touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return counts
 
-    ray_parts.count_part = count_and_fail
+    for name in ("count_part", "count_gallery_part"):
+        setattr(part_work, name, partial(count_and_fail, getattr(part_work, name)))

@@ -39,6 +39,8 @@ def evaluate_gallery_in_parts(
             work=options.work,
             threads=threads,
             progress="auto",
+            cluster=options.ray,
+            parts=options.parts,
             **settings,
         )
 

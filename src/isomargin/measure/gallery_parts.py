@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from isomargin.core.errors import InputError
+from isomargin.core.extras import import_or_explain
 from isomargin.core.files import locked
 from isomargin.core.progress import progress_bar
 from isomargin.measure.evaluation import Evaluation
@@ -36,7 +37,8 @@ from isomargin.measure.pairs.gallery_prepare import (
     prepare_gallery,
 )
 from isomargin.measure.pairs.prepare import MEMORY
-from isomargin.measure.parts import PREPARED, part_settings
+from isomargin.measure.part_work import GalleryWork
+from isomargin.measure.parts import PREPARED, check_parts, part_settings
 from isomargin.measure.settings import Settings
 
 K = (1, 5, 10)
@@ -55,9 +57,11 @@ def evaluate_gallery_shards(
     labels_key: str = "labels",
     threads: int | None = None,
     progress: Callable[[float], None] | Literal["auto"] | None = None,
+    cluster: str | None = None,
+    parts: int | None = None,
     **settings: Any,
 ) -> Evaluation:
-    """Evaluate a gallery and probes larger than memory.
+    """Evaluate a gallery and probes larger than memory, in this process or on a Ray cluster.
 
     Comparisons are always counted in bins, in float32.
 
@@ -69,12 +73,15 @@ def evaluate_gallery_shards(
             prepared gallery.
         leave_one_out: take the enrolled items as probes, each compared with its own class without itself.
         margin: a second rule for identification, as in `isomargin.evaluate_gallery`.
-        memory: memory to use, such as ``"4GB"``.
-        work: a folder that is created for the sorted embeddings; a temporary one by default.
+        memory: memory to use, such as ``"4GB"``; on a cluster, of each part.
+        work: a folder that is created for the sorted embeddings; a temporary one by default. With ``cluster``, finished
+            parts are kept there as well: after a failure, the same call goes on from them.
         embeddings_key: name of the column or tensor that holds the embeddings.
         labels_key: name of the column or tensor that holds the labels.
-        threads: number of CPU threads; by default one per core.
+        threads: number of CPU threads, by default one per core; on a cluster those of each part, by default 1.
         progress: as in `isomargin.evaluate_shards`.
+        cluster: count parts on a Ray cluster, as in `isomargin.evaluate_shards`.
+        parts: number of parts on a cluster; by default 3 for each part that can be counted at the same time.
         settings: the other settings of `isomargin.evaluate_gallery`, without equalizer and class thresholds.
 
     >>> import isomargin as im
@@ -90,14 +97,26 @@ def evaluate_gallery_shards(
     """
     checked = gallery_part_settings(**settings)
     check_margin(margin)
-    bar: AbstractContextManager[Any] = progress_bar("comparing") if progress == "auto" else nullcontext(progress)
+    check_parts(parts, cluster)
+    bar: AbstractContextManager[Any] = (
+        progress_bar("comparing", details=cluster is not None) if progress == "auto" else nullcontext(progress)
+    )
     how: dict[str, Any] = {"leave_one_out": leave_one_out, "memory": memory}
     how |= {"embeddings_key": embeddings_key, "labels_key": labels_key}
     with tempfile.TemporaryDirectory() as temporary, bar as report:
-        prepared = opened(gallery, probes, template, leave_one_out)
-        if prepared is None:
-            folder = Path(temporary) / PREPARED if work is None else Path(work)
-            prepared = prepare_gallery(gallery, probes, folder, template=template or "mean", **how)
+        if cluster is not None:
+            on_cluster = import_or_explain("isomargin.measure.on_cluster")
+            on_cluster.check_address(cluster)
+            folder, kept = Path(temporary if work is None else work), None if work is None else Path(work)
+            prepared = prepare_gallery_once(gallery, probes, folder=folder, template=template, **how)
+            check_rates(prepared.data(), checked)
+            of_parts, details = GalleryWork(checked, float(margin)), progress == "auto"
+            plan, result = on_cluster.count(prepared, of_parts, cluster, parts, memory, threads, kept, report, details)
+            return evaluation_of(plan, result, checked, margin)
+        folder = Path(temporary) / PREPARED if work is None else Path(work)
+        prepared = opened(gallery, probes, template, leave_one_out) or prepare_gallery(
+            gallery, probes, folder, template=template or "mean", **how
+        )
         check_rates(prepared.data(), checked)
         plan = plan_gallery(prepared, 1, memory=memory)
         counts = count_gallery_part(plan, 1, threads=threads, progress=report)

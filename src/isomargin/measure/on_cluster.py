@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import ray
 
@@ -21,13 +22,11 @@ from isomargin.core.errors import InputError
 from isomargin.core.files import locked
 from isomargin.core.memory import read_size
 from isomargin.core.threads import available_cores
-from isomargin.measure.pairs import tiles
+from isomargin.measure.pairs.gallery_prepare import PreparedGallery
 from isomargin.measure.pairs.part_files import PartFile
-from isomargin.measure.pairs.part_plan import PartPlan, plan_for
 from isomargin.measure.pairs.prepare import Prepared
-from isomargin.measure.pairs.tiles import PassResult
+from isomargin.measure.part_work import Result, Work
 from isomargin.measure.ray_parts import Journal, Report, count_on_ray, places
-from isomargin.measure.settings import Settings
 
 PATIENCE = 60  # seconds in which nodes of a running cluster may still join
 REACHED = 5  # seconds in which an address has to answer
@@ -38,8 +37,8 @@ OOM_RETRIES = "RAY_task_oom_retries"  # Ray repeats without end what is killed b
 
 
 def count(
-    prepared: Prepared,
-    settings: Settings,
+    prepared: Prepared | PreparedGallery,
+    work: Work,
     cluster: str,
     parts: int | None,
     memory: str | int,
@@ -47,20 +46,23 @@ def count(
     folder: Path | None,
     progress: Callable[..., None] | None,
     details: bool,
-) -> tuple[PartPlan, PassResult]:
-    """Count all parts of prepared embeddings on a cluster; ``folder`` keeps those that are done."""
+) -> tuple[Any, Result]:
+    """Count all parts of prepared embeddings on a cluster; ``folder`` keeps those that are done.
+
+    Returns the plan, and what is made of all counts.
+    """
     cores, size = 1 if threads is None else checks.whole(threads, "threads"), read_size(memory)
     kept = None if folder is None else parts_kept_in(folder)
     if parts is not None and kept is not None and parts != kept:
         raise InputError(f"parts is {parts}, but {folder} has parts of {kept}: leave it out, or choose another folder")
     with connected(cluster):
         room = wait_for_places(cores, size, cluster)
-        plan = plan_on(prepared, size, settings, parts or kept, room)
-        report = reporter(plan, progress, details)
+        plan = plan_on(prepared, size, work, parts or kept, room)
+        report = reporter(plan.parts, work.comparisons(plan), progress, details)
         if folder is None:
-            return plan, count_on_ray(plan, settings.k, None, cores, report)
-        with journal_in(folder, settings) as journal:
-            return plan, count_on_ray(plan, settings.k, journal, cores, report)
+            return plan, count_on_ray(plan, work, None, cores, report)
+        with journal_in(folder) as journal:
+            return plan, count_on_ray(plan, work, journal, cores, report)
 
 
 # ----- the cluster
@@ -133,15 +135,11 @@ def wait_for_places(threads: int, memory: int, cluster: str) -> int:
 # ----- the plan and the journal
 
 
-def plan_on(prepared: Prepared, memory: int, settings: Settings, parts: int | None, room: int) -> PartPlan:
-    """Plan so many parts; by default several for each place, and at most one pair of superblocks for each part."""
+def plan_on(prepared: Any, memory: int, work: Work, parts: int | None, room: int) -> Any:
+    """Plan so many parts; by default several for each place."""
     if parts is not None:
-        return plan_for(prepared, parts, memory, settings)
-    sampled, blocks = settings.pairs == "stratified", -(-len(prepared.vectors) // tiles.TILE_ROWS)
-    most = blocks if sampled else blocks * (blocks + 1) // 2
-    plan = plan_for(prepared, min(PARTS_PER_PLACE * room, most), memory, settings)
-    cells = plan.superblocks if sampled else plan.superblocks * (plan.superblocks + 1) // 2
-    return plan if cells <= plan.parts else plan_for(prepared, min(cells, plan.tiles), memory, settings)
+        return work.plan(prepared, memory, parts)
+    return work.plan_about(prepared, memory, PARTS_PER_PLACE * room)
 
 
 def parts_kept_in(folder: Path) -> int | None:
@@ -151,7 +149,7 @@ def parts_kept_in(folder: Path) -> int | None:
 
 
 @contextmanager
-def journal_in(folder: Path, settings: Settings) -> Iterator[Journal]:
+def journal_in(folder: Path) -> Iterator[Journal]:
     """Use a folder as the journal, alone."""
     with locked(folder, wait=False) as free:
         if not free:
@@ -161,7 +159,7 @@ def journal_in(folder: Path, settings: Settings) -> Iterator[Journal]:
         mark = folder / f".journal-{secrets.token_hex(8)}"
         mark.touch()
         try:
-            yield Journal(folder.resolve(), settings, mark.name)
+            yield Journal(folder.resolve(), mark.name)
         finally:
             mark.unlink(missing_ok=True)
 
@@ -169,19 +167,18 @@ def journal_in(folder: Path, settings: Settings) -> Iterator[Journal]:
 # ----- progress
 
 
-def reporter(plan: PartPlan, progress: Callable[..., None] | None, details: bool) -> Report | None:
+def reporter(parts: int, pairs: int, progress: Callable[..., None] | None, details: bool) -> Report | None:
     """Turn a function that takes the share of the work done, and a text with ``details``, into one that takes parts."""
     if progress is None:
         return None
-    n, begin = len(plan.prepared.vectors), time.monotonic()
-    pairs = n * (n - 1) // 2 if plan.columns is None else n * plan.columns
+    begin = time.monotonic()
 
     def report(done: int, known: int) -> None:
-        share = done / plan.parts
+        share = done / parts
         if not details:
             progress(share)
             return
-        progress(share, progress_text(done, known, plan.parts, pairs, time.monotonic() - begin))
+        progress(share, progress_text(done, known, parts, pairs, time.monotonic() - begin))
 
     return report
 

@@ -27,6 +27,7 @@ from isomargin.measure.pairs.parts import PartCounts, count_part, finish_parts, 
 from isomargin.measure.pairs.prepare import MEMORY, Prepared, is_prepared, prepare
 from isomargin.measure.pairs.summary import summarize
 from isomargin.measure.pairs.tiles import PassResult
+from isomargin.measure.part_work import PairsWork
 from isomargin.measure.settings import Settings
 from isomargin.measure.statistics.item_noise import measure_item_noise
 
@@ -93,7 +94,8 @@ def evaluate_shards(
             check_rates(prepared.data(), checked)
             kept = None if work is None else Path(work)
             details = progress == "auto"
-            plan, result = on_cluster.count(prepared, checked, cluster, parts, memory, threads, kept, report, details)
+            pairs = PairsWork(checked)
+            plan, result = on_cluster.count(prepared, pairs, cluster, parts, memory, threads, kept, report, details)
             return assemble(plan, result, checked, None)
         if isinstance(source, str | Path) and is_prepared(Path(source)):
             prepared = Prepared.open(source)

@@ -7,8 +7,8 @@ store, from the driver's node. The files of finished parts, in a folder, are the
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,19 +21,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from isomargin.core.errors import InputError
 from isomargin.core.text import listed_numbers
 from isomargin.measure.pairs.distances import Floats
-from isomargin.measure.pairs.part_files import PartFile, already_counted, name_of, save_part
+from isomargin.measure.pairs.part_files import PartFile, name_of
 from isomargin.measure.pairs.part_plan import PartPlan
-from isomargin.measure.pairs.parts import (
-    PartCounts,
-    SuperblockCounts,
-    count_part,
-    finish_parts,
-    merge_superblocks,
-    narrowed,
-)
-from isomargin.measure.pairs.prepare import Prepared, is_prepared
-from isomargin.measure.pairs.tiles import PassResult
-from isomargin.measure.settings import Settings
+from isomargin.measure.part_work import AnyPlan, Result, Work
 
 RETRIES = 3  # of a part whose worker or node dies, or whose files cannot be read or written
 FAILED_PARTS = 3  # after so many failed parts, no others are started
@@ -50,69 +40,81 @@ Report = Callable[[int, int], None]
 
 
 class RowsElsewhere:
-    """The vectors of a folder that this node does not see: tasks on the driver's node, which does, read the rows."""
+    """A file of vectors that this node does not see: tasks on the driver's node, which does, read the rows."""
 
-    def __init__(self, folder: Path, shape: tuple[int, int], node: str) -> None:
-        self.folder, self.shape = folder, shape
+    def __init__(self, path: Path, shape: tuple[int, int], kind: Any, node: str) -> None:
+        self.path, self.shape, self.dtype = path, shape, np.dtype(kind)
         self.read = ray.remote(read_rows).options(num_cpus=0, max_retries=RETRIES, scheduling_strategy=on(node))
 
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, rows: slice | NDArray[np.int64]) -> NDArray[np.float32]:
+    def __getitem__(self, rows: slice | NDArray[np.int64]) -> NDArray[Any]:
         wanted = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else rows
-        found = np.empty((len(wanted), self.shape[1]), np.float32)
-        step = max(1, SENT_BYTES // (4 * self.shape[1]))
+        found = np.empty((len(wanted), self.shape[1]), self.dtype)
+        step = max(1, SENT_BYTES // (self.dtype.itemsize * self.shape[1]))
         for first in range(0, len(wanted), step):  # one after the other, so that the object store may be small
             piece = wanted[first : first + step]
             sent = slice(int(piece[0]), int(piece[-1]) + 1) if isinstance(rows, slice) else piece
-            found[first : first + step] = ray.get(self.read.remote(self.folder, sent))
+            found[first : first + step] = ray.get(self.read.remote(self.path, sent))
         return found
 
 
-def read_rows(folder: Path, rows: slice | NDArray[np.int64]) -> NDArray[np.float32]:
-    """Read some rows, on the driver's node."""
-    return np.ascontiguousarray(Prepared.open(folder).vectors[rows])
+def read_rows(path: Path, rows: slice | NDArray[np.int64]) -> NDArray[Any]:
+    """Read some rows of a file, on the driver's node."""
+    return np.ascontiguousarray(np.load(path, mmap_mode="r", allow_pickle=False)[rows])
 
 
 @dataclass(frozen=True)
 class SentPlan:
     """A plan without the vectors, for workers on any node."""
 
+    work: Work
+    """What is done with the parts."""
     digest: str
     """The plan's digest."""
     node: str
     """The driver's node, which sees the folder of the embeddings."""
-    shape: tuple[int, int]
-    """Shape of the vectors."""
+    kinds: tuple[Any, Any]
+    """The classes of the prepared folder and of the plan."""
+    mapped: dict[str, tuple[str, tuple[int, int], str]]
+    """By the name of their field: file in the folder, shape and type of the vectors."""
     prepared: dict[str, Any]
-    """Fields of `Prepared` without the vectors."""
+    """Fields of the prepared folder without the vectors."""
     plan: dict[str, Any]
     """Fields of the plan without the embeddings."""
 
     @classmethod
-    def of(cls, plan: PartPlan, node: str) -> "SentPlan":
+    def of(cls, plan: AnyPlan, work: Work, node: str) -> "SentPlan":
         """Take the vectors out of a plan."""
         prepared, whole = (
             {field.name: getattr(source, field.name) for field in fields(source)} for source in (plan.prepared, plan)
         )
-        shape = prepared.pop("vectors").shape
+        mapped = {}
+        for name, file in plan.prepared.mapped.items():
+            vectors = prepared.pop(name)
+            mapped[name] = file, vectors.shape, vectors.dtype.str
         del whole["prepared"]
         prepared["folder"] = prepared["folder"].resolve()
-        return cls(plan.digest, node, shape, prepared, whole)
+        return cls(work, plan.digest, node, (type(plan.prepared), type(plan)), mapped, prepared, whole)
 
-    def open(self) -> PartPlan:
+    def open(self) -> Any:
         """Return the plan, with vectors that are read from the folder or, where it is not seen, from its node."""
         folder: Path = self.prepared["folder"]
         key = self.digest, folder, self.node
         if key not in _plans:
-            local = Prepared.open(folder) if is_prepared(folder) else None
-            if local is None or local.digest != self.prepared["digest"]:
-                rows: Any = RowsElsewhere(folder, self.shape, self.node)
-                local = Prepared(vectors=rows, **self.prepared)
-            plan = PartPlan(prepared=local, **self.plan)
+            kind_of_prepared, kind_of_plan = self.kinds
+            local = kind_of_prepared.open(folder) if self.work.seen(folder) else None
+            elsewhere = local is None or local.digest != self.prepared["digest"]
+            if elsewhere:
+                rows = {
+                    name: RowsElsewhere(folder / file, shape, kind, self.node)
+                    for name, (file, shape, kind) in self.mapped.items()
+                }
+                local = kind_of_prepared(**rows, **self.prepared)
+            plan = kind_of_plan(prepared=local, **self.plan)
             vars(plan)["digest"] = self.digest  # known already
-            if plan.strips and isinstance(local.vectors, RowsElsewhere):
+            if elsewhere and isinstance(plan, PartPlan) and plan.strips:
                 raise InputError(
                     "the queries of classes of more than 512 items are ranked from complete rows, and a worker does "
                     f"not see {folder}: prepare the embeddings on storage that all nodes share, or leave out map_at_r"
@@ -122,7 +124,7 @@ class SentPlan:
         return _plans[key]
 
 
-_plans: dict[tuple[str, Path, str], PartPlan] = {}
+_plans: dict[tuple[str, Path, str], AnyPlan] = {}
 """The plan that this worker counted last."""
 
 
@@ -132,8 +134,6 @@ class Journal:
 
     folder: Path
     """The folder."""
-    settings: Settings
-    """The settings of the evaluation, which the files hold."""
     mark: str
     """Name of a file in it, by which a worker knows that it sees the same folder."""
 
@@ -141,9 +141,9 @@ class Journal:
         """Whether this process sees the folder."""
         return (self.folder / self.mark).exists()
 
-    def has(self, plan: PartPlan, number: int) -> bool:
+    def has(self, plan: Any, work: Work, number: int) -> bool:
         """Whether a part is in the journal; the file of another plan is refused."""
-        return already_counted(self.folder, plan, self.settings, number)
+        return work.is_kept(self.folder, plan, number)
 
 
 class Counted(NamedTuple):
@@ -164,38 +164,32 @@ def count_or_read(sent: SentPlan, journal: Journal | None, number: int, threads:
     Returns:
         `Counted`, and the counts of each superblock that the part touches, in order.
     """
-    plan = sent.open()
+    plan, work = sent.open(), sent.work
     keeps = journal is not None and journal.seen()
-    if keeps and journal is not None and journal.has(plan, number):
-        counts = PartFile.open(journal.folder / name_of(plan, number)).counts()
+    counts: Any
+    if keeps and journal is not None and journal.has(plan, work, number):
+        counts = work.read(PartFile.open(journal.folder / name_of(plan, number)))
     else:
-        counts = count_part(plan, number, threads=threads)
-        narrow = {superblock: narrowed(found) for superblock, found in counts.superblocks.items()}
-        counts = replace(counts, superblocks=narrow)
+        counts = work.count(plan, number, threads)
         if keeps and journal is not None:
-            save_part(journal.folder, plan, journal.settings, counts)
-    return [Counted(counts.large, keeps), *(found for _, found in sorted(counts.superblocks.items()))]
+            work.save(journal.folder, plan, counts)
+    return [Counted(work.large(counts), keeps), *(found for _, found in sorted(counts.superblocks.items()))]
 
 
 def save_here(
-    sent: SentPlan, journal: Journal, number: int, superblocks: list[int], counted: Counted, *found: SuperblockCounts
+    sent: SentPlan, journal: Journal, number: int, superblocks: list[int], counted: Counted, *found: Any
 ) -> None:
     """Write a part into the journal, on the driver's node, because its worker does not see the folder."""
-    counts = PartCounts(sent.digest, (number,), dict(zip(superblocks, found, strict=True)), counted.large)
-    save_part(journal.folder, sent.open(), journal.settings, counts)
+    counts: Any = sent.work.counted(sent.digest, number, dict(zip(superblocks, found, strict=True)), counted.large)
+    sent.work.save(journal.folder, sent.open(), counts)
 
 
-def merge_some(sent: SentPlan, superblock: int, *counts: SuperblockCounts) -> list[Any]:
+def merge_some(sent: SentPlan, superblock: int, *counts: Any) -> list[Any]:
     """Merge counts of one superblock. Returns None, which the driver waits for, and the merged counts."""
     plan, merged = sent.open(), counts[0]
     for found in counts[1:]:
-        merged = merge_superblocks(plan, superblock, merged, writable(found))
-    return [None, narrowed(merged)]
-
-
-def writable(counts: SuperblockCounts) -> SuperblockCounts:
-    """Copy the ranks, because arrays in the object store are read-only and kernels are compiled for the others."""
-    return replace(counts, alive=counts.alive.copy(), between=counts.between.copy())
+        merged = sent.work.merge(plan, superblock, merged, found)
+    return [None, merged]
 
 
 def on(node: str) -> NodeAffinitySchedulingStrategy:
@@ -209,10 +203,10 @@ def on(node: str) -> NodeAffinitySchedulingStrategy:
 class Run:
     """One run over all parts: what is in flight, what waits to be merged, and what has failed."""
 
-    def __init__(self, plan: PartPlan, journal: Journal | None, threads: int) -> None:
+    def __init__(self, plan: AnyPlan, work: Work, journal: Journal | None, threads: int) -> None:
         self.plan, self.journal, self.threads = plan, journal, threads
         node = ray.get_runtime_context().get_node_id()
-        self.sent = ray.put(SentPlan.of(plan, node))
+        self.sent = ray.put(SentPlan.of(plan, work, node))
         self.sent_journal = ray.put(journal)
         tried = {"max_retries": RETRIES, "retry_exceptions": [OSError, MemoryError]}
         self.anywhere = {"num_cpus": threads, "memory": plan.memory, **tried}
@@ -220,7 +214,7 @@ class Run:
         self.count = ray.remote(count_or_read)
         self.save = ray.remote(save_here).options(**self.here)
         self.merge = ray.remote(merge_some).options(num_cpus=1, num_returns=2, **tried)
-        self.touched = {number: touched_by(plan, number) for number in plan.numbers}
+        self.touched = {number: plan.touched_by(number) for number in plan.numbers}
         self.left = Counter(superblock for found in self.touched.values() for superblock in found)
         self.waiting: list[list[list[Any]]] = [[] for _ in range(plan.superblocks)]  # by height of their tree
         self.counting: dict[Any, tuple[int, list[Any]]] = {}  # the parts in flight: number, counts by superblock
@@ -277,12 +271,12 @@ class Run:
             heights[height] = []
             self.add(superblock, merged, height + 1)
 
-    def take(self, superblock: int) -> SuperblockCounts:
+    def take(self, superblock: int) -> Any:
         """Return the merged counts of a superblock, and let go of them."""
         ((found,),) = (same for same in self.waiting[superblock] if same)
         self.waiting[superblock] = []
         try:
-            return writable(ray.get(found))
+            return ray.get(found)
         except RayError as error:
             raise InputError(f"the counts of a superblock were lost ({reason(error)}){self.advice()}") from error
 
@@ -303,15 +297,13 @@ class Run:
             )
 
 
-def count_on_ray(
-    plan: PartPlan, k: Sequence[int], journal: Journal | None, threads: int, report: Report | None
-) -> PassResult:
+def count_on_ray(plan: AnyPlan, work: Work, journal: Journal | None, threads: int, report: Report | None) -> Result:
     """Count all parts of a plan on the cluster that this process is connected to, and assemble their counts.
 
     Of the counts, this process holds those of all classes once, and those of one superblock in addition.
     """
-    run = Run(plan, journal, threads)
-    there = [number for number in plan.numbers if journal is not None and journal.has(plan, number)]
+    run = Run(plan, work, journal, threads)
+    there = [number for number in plan.numbers if journal is not None and journal.has(plan, work, number)]
     known = set(there)
     to_start = iter([*there, *(number for number in plan.numbers if number not in known)])
     more, limit, looked = True, 0, 0.0
@@ -335,7 +327,8 @@ def count_on_ray(
             if run.failed and journal is None:  # nothing would be kept
                 break
         run.check_failed()
-        return finish_parts(plan, run.take, run.large, k)
+        every: Any = plan
+        return work.finish(every, run.take, run.large)
     finally:
         for task in [*run.counting, *run.others]:
             ray.cancel(task, force=True)
@@ -354,11 +347,6 @@ def places(threads: int, memory: int) -> int:
             cores, room = (node["Resources"].get(name, 0) for name in ("CPU", "memory"))
             found += int(min(cores // threads, room // memory))
     return found
-
-
-def touched_by(plan: PartPlan, number: int) -> list[int]:
-    """List the superblocks of which a part leaves counts."""
-    return sorted({superblock for cell in plan.cells(number) for superblock in (cell.one, cell.other)})
 
 
 def reason(error: RayError) -> str:

@@ -95,6 +95,12 @@ class PreparedGallery:
         """Send the folder to another process, not the vectors: it opens the folder itself."""
         return PreparedGallery.open, (self.folder.resolve(),)
 
+    @property
+    def mapped(self) -> dict[str, str]:
+        """The file of each field that maps one."""
+        found = {"rows": f"{ROWS}/{VECTORS}", "probes": f"{PROBES}/{VECTORS}"}
+        return found if self.sums is None else {**found, "sums": SUMS}
+
     def data(self) -> GalleryData:
         """Return gallery and probes, as the pass takes them; the vectors stay on disk."""
         classes, none = len(self.names), np.empty(0, np.int64)

@@ -169,6 +169,10 @@ class PartPlan:
                 one += 1
                 other = one
 
+    def touched_by(self, number: int) -> list[int]:
+        """List the superblocks of which a part leaves counts."""
+        return sorted({superblock for cell in self.cells(number) for superblock in (cell.one, cell.other)})
+
     def tiles_of(self, cell: Cell) -> list[Tile]:
         """List the tiles of a cell as pairs of blocks, counted from the first block of its section."""
         rows, columns = (int(np.diff(self.block_edges)[i]) for i in (cell.one, cell.other))

@@ -69,6 +69,11 @@ class Prepared:
         """Send the folder to another process, not the vectors: it opens the folder itself."""
         return Prepared.open, (self.folder.resolve(),)
 
+    @property
+    def mapped(self) -> dict[str, str]:
+        """The file of each field that maps one."""
+        return {"vectors": VECTORS}
+
     def data(self) -> ClassSortedVectors:
         """Return all rows, as the pass over pairs takes them; the vectors stay on disk."""
         class_of = np.repeat(np.arange(len(self.sizes)), self.sizes)
