@@ -1,4 +1,4 @@
-"""Counting on a Ray cluster: the single pass bit for bit, although a worker is killed; bad input is refused."""
+"""Counting on a Ray cluster: bad input is refused. What is counted is in test_ray_counts.py."""
 
 import importlib.util
 import socket
@@ -7,72 +7,8 @@ import pytest
 
 import isomargin as im
 from compare import clusters
-from isomargin.measure.gallery_parts import merge_gallery_files
-from isomargin.measure.pairs.gallery_pass import GalleryPass, ProbeScores
-from isomargin.measure.pairs.gallery_tiles import compare_in_tiles
-from isomargin.measure.pairs.part_plan import plan_for
-from isomargin.measure.pairs.tiles import count_pairs
-from isomargin.measure.settings import Settings
-from measure import ray_faults
-from measure.test_gallery_parts import assert_identical as assert_identical_passes
-from measure.test_gallery_parts import draw, save
-from measure.test_parts import FEW_PAIRS, assert_identical, limits
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
-
-SMALL = {"MOST_BINS": 512, "TILE_ROWS": 32}
-"""Limits of the pass, here and in workers."""
-
-
-@needs_ray
-def test_counts_on_ray_are_the_single_pass_bit_for_bit_although_a_worker_is_killed(tmp_path, monkeypatch):
-    import ray
-
-    for name, value in ray_faults.LOCAL.items():
-        monkeypatch.setenv(name, value)
-    rows, labels = clusters(900, 30, dimensions=8)
-    im.EmbeddingSet(rows, labels).save(tmp_path / "items.npy")
-    with limits(**SMALL):
-        prepared = im.prepare(tmp_path / "items.npy", tmp_path / "prepared")
-        plan = plan_for(prepared, 8, "700MB", Settings())
-        single = count_pairs(prepared.data(), k=Settings().k, layout=plan.layout)  # compiles for the workers too
-        faults = ray_faults.environment(tmp_path, limits=SMALL, killed_once=[3])
-        shares: list[float] = []
-        ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=faults)
-        try:
-            evaluation = im.evaluate_shards(
-                prepared.folder, memory="700MB", cluster="auto", parts=8, progress=shares.append, **FEW_PAIRS
-            )
-        finally:
-            ray.shutdown()
-    assert (tmp_path / "killed-3").exists()
-    assert ray_faults.counted(tmp_path) == [1, 2, 3, 3, 4, 5, 6, 7, 8]
-    assert_identical(evaluation, single)
-    assert shares == sorted(shares)
-    assert shares[-1] == 1
-
-
-@needs_ray
-def test_a_gallery_on_ray_is_the_single_pass_bit_for_bit_although_a_worker_is_killed(tmp_path, monkeypatch):
-    import ray
-
-    for name, value in ray_faults.LOCAL.items():
-        monkeypatch.setenv(name, value)
-    prepared = im.prepare_gallery(*save(tmp_path, *draw(items=900, classes=300, probes=700)), tmp_path / "prepared")
-    plan = im.plan_gallery(prepared, 5, memory="700MB")
-    single = compare_in_tiles(prepared.data(), layout=plan.layout)  # compiles for the workers too
-    faults = ray_faults.environment(tmp_path, killed_once=[2])
-    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=faults)
-    try:
-        folder, how = tmp_path / "work", {"cluster": "auto", "memory": "700MB", "parts": 5}
-        evaluation = im.evaluate_gallery_shards(prepared.folder, work=folder, **how)
-        again = im.evaluate_gallery_shards(prepared.folder, work=folder, **how)  # from the files of the parts
-    finally:
-        ray.shutdown()
-    assert ray_faults.counted(tmp_path) == [1, 2, 2, 3, 4, 5]
-    for found in (evaluation, again, merge_gallery_files(folder)):
-        scores = ProbeScores(*(getattr(found.gallery, name) for name in ProbeScores._fields))
-        assert_identical_passes(GalleryPass(found.counts, found.gallery.by_probe, scores), single)
 
 
 def refusal(run, *arguments):
