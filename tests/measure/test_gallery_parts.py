@@ -1,6 +1,7 @@
 """Galleries in parts: merged parts are the single pass bit for bit, and what does not belong together is refused."""
 
 import pickle
+import tracemalloc
 import zipfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from isomargin.measure.pairs.gallery_part_files import counts_in, save_gallery_p
 from isomargin.measure.pairs.gallery_parts import finish_gallery, merge_all_gallery_parts, merge_gallery_counts
 from isomargin.measure.pairs.gallery_tiles import compare_in_tiles
 from isomargin.measure.pairs.part_files import PartFile, save_part
+from isomargin.measure.pairs.prepare import WORKING
 from isomargin.measure.parts import merge_files
 from isomargin.measure.settings import Settings
 
@@ -308,3 +310,41 @@ def test_a_plan_is_sent_to_another_process_without_the_vectors(part_folder):
         for name, array in vars(expected).items():
             for found in (counts[1], loaded):
                 np.testing.assert_array_equal(getattr(found.superblocks[section], name), array)
+
+
+@pytest.mark.parametrize("template", ["mean", "each"])
+def test_a_part_stays_within_its_memory_where_neither_the_gallery_nor_the_counts_would(template, tmp_path):
+    sets = draw(classes=4_000, unknown=500, items=12_000, probes=9_000, dimensions=256)
+    prepared = im.prepare_gallery(*save(tmp_path, *sets, shards=1), tmp_path / "prepared", template=template)
+    room = 48 << 20  # beside what the program itself and its tiles need
+    plan = im.plan_gallery(prepared, 60, memory=WORKING + room)
+    assert plan.gallery_sections > 5
+    assert plan.data.classes * plan.layout.bins * 4 > 4 * room
+    im.count_gallery_part(plan, 30, threads=1)  # compiles
+    tracemalloc.start()
+    im.count_gallery_part(plan, 31, threads=1)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < room
+    message = refusal(im.plan_gallery, prepared, 2, memory=WORKING + room)
+    assert "this plan needs at least" in message
+    assert message.endswith("use more memory, or more parts")
+    assert "one process holds the counts" in refusal(im.plan_gallery, prepared, memory=WORKING + room)
+
+
+def test_what_is_not_a_prepared_gallery_is_refused(part_folder, tmp_path):
+    folder, plan, _ = part_folder
+    prepared_folder = plan.prepared.folder
+    assert "is not a folder of a prepared gallery" in refusal(im.plan_gallery, tmp_path)
+    assert "not a folder of prepared embeddings" in refusal(im.plan_parts, prepared_folder)
+    assert "has no parts" in refusal(merge_gallery_files, tmp_path)
+    evaluate = im.evaluate_gallery_shards
+    assert "leave out probes and leave_one_out" in refusal(evaluate, prepared_folder, leave_one_out=True)
+    assert "was prepared for 'mean'" in refusal(evaluate, prepared_folder, template="max")
+    assert "probes are needed" in refusal(evaluate, tmp_path / "gallery")
+    assert "leave out probes" in refusal(evaluate, tmp_path / "gallery", tmp_path / "probes", leave_one_out=True)
+    assert "exact needs all embeddings" in refusal(evaluate, prepared_folder, exact=True)
+    assert "a gallery has no pairs of items" in refusal(evaluate, prepared_folder, pairs="stratified")
+    assert "parts is 4, but all parts are counted" in refusal(evaluate, prepared_folder, parts=4)
+    assert "number is 5: a whole number from 1 to 4" in refusal(im.count_gallery_part, plan, 5)
+    assert "already exists" in refusal(im.prepare_gallery, tmp_path / "gallery", tmp_path / "probes", folder)

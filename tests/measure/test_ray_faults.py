@@ -15,6 +15,7 @@ import pytest
 
 import isomargin as im
 from compare import clusters
+from isomargin.measure.pairs.gallery_tiles import compare_in_tiles
 from isomargin.measure.pairs.part_plan import plan_for
 from isomargin.measure.pairs.tiles import count_pairs
 from isomargin.measure.parts import merge_files
@@ -218,6 +219,8 @@ def test_a_set_larger_than_the_object_store_reaches_nodes_without_shared_storage
     assert prepared.vectors.nbytes > NODE["object_store_memory"]
     plan = plan_for(prepared, 3, "2GB", Settings())
     single = count_pairs(prepared.data(), k=Settings().k, layout=plan.layout)
+    gallery = im.prepare_gallery(shared / "items.npy", None, shared / "gallery", leave_one_out=True)
+    gallery_counts = compare_in_tiles(gallery.data(), layout=im.plan_gallery(gallery, 3, memory="2GB").layout).counts
     cluster = head_node(num_cpus=0)  # parts are counted on the other node alone
     node = hidden_node(cluster, shared)
     try:
@@ -229,6 +232,10 @@ def test_a_set_larger_than_the_object_store_reaches_nodes_without_shared_storage
         assert_identical(evaluation, single)
         assert len(list((shared / "work").glob("part-*.npz"))) == 3
         assert_identical(merge_files(shared / "work"), single)
+        found = im.evaluate_gallery_shards(gallery.folder, memory="2GB", cluster="auto", parts=3, work=shared / "kept")
+        np.testing.assert_array_equal(found.counts.negatives.counts, gallery_counts.negatives.counts)
+        np.testing.assert_array_equal(found.counts.positives.distances, gallery_counts.positives.distances)
+        assert len(list((shared / "kept").glob("part-*.npz"))) == 3
     finally:
         ray.shutdown()
         node.terminate()

@@ -27,6 +27,7 @@ from isomargin.measure.pairs.prepare import MEMORY, WORKING
 VERSION = 1
 PROBE_BYTES = 120  # of labels and best classes of a probe, in a cell and in the counts of a part
 ROW_BYTES = 24  # of labels of a row of the gallery
+LEAST_ROOM = 16 << 20  # bytes for sections and counts: with less, there would be very many sections
 
 
 @dataclass(frozen=True)
@@ -217,6 +218,8 @@ def plan_gallery(prepared: Any, parts: int = 1, *, memory: str | int = MEMORY) -
     room = budget - WORKING - indices_bytes(data) - own_bytes(data)
     if parts == 1:
         room -= data.classes * whole.bins * 4 + probe_bytes(data, slice(0, n), whole.probe_bins)
+    if room < LEAST_ROOM:
+        raise InputError(too_little(budget, budget - room + LEAST_ROOM, parts))
     class_edges = gallery_sections(data, whole.bins, room // 2, wanted=-(-parts // blocks))
     layout = make_layout(data, parts, class_edges.tolist())
     least = -(-(n * (4 * width) + 2 * probe_bytes(data, slice(0, n), whole.probe_bins)) // max(room // 4, 1))
@@ -228,12 +231,17 @@ def plan_gallery(prepared: Any, parts: int = 1, *, memory: str | int = MEMORY) -
             "most as many parts"
         )
     if (needed := plan.needed()) > budget:
-        raise InputError(
-            f"memory is {budget / 1e9:.3g} GB: this plan needs at least {needed / 1e9:.3g} GB"
-            + (", because one process holds the counts of all classes and probes" if parts == 1 else "")
-            + ": use more memory, or more parts"
-        )
+        raise InputError(too_little(budget, needed, parts))
     return plan
+
+
+def too_little(memory: int, needed: int, parts: int) -> str:
+    """Say that a plan needs more memory."""
+    reason = ", because one process holds the counts of all classes and probes" if parts == 1 else ""
+    return (
+        f"memory is {memory / 1e9:.3g} GB: this plan needs at least {needed / 1e9:.3g} GB{reason}: use more memory, or "
+        "more parts"
+    )
 
 
 def gallery_sections(data: GalleryData, bins: int, limit: int, wanted: int) -> NDArray[np.int64]:
