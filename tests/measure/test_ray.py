@@ -79,7 +79,7 @@ def test_an_address_without_a_cluster_is_refused_at_once(shard, run, monkeypatch
             ["--ray", "local", "--gallery", "gallery.npz"],
             "--gallery cannot be used with shards, --memory, --part or --ray",
         ),
-        (["--ray", "local", "--equalizer", "local.json"], "--equalizer cannot be used with shards"),
+        (["--ray", "local", "--new-classes"], "--new-classes cannot be used with shards"),
         (["--ray", "local", "--part", "1/4"], "--part counts one part here and --ray all parts on a cluster"),
         (["--parts", "4"], "--parts is for --ray"),
     ],

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isomargin.cli.common import check_writable, show, writing
-from isomargin.cli.opening import EmbeddingsKey, LabelsKey, ReadOptions
+from isomargin.cli.opening import EmbeddingsKey, LabelsKey, ReadOptions, open_equalizer
 from isomargin.core.errors import InputError
 from isomargin.core.memory import read_size
 from isomargin.core.progress import progress_bar
@@ -20,6 +20,8 @@ from isomargin.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from isomargin.measure.evaluation import Evaluation
+    from isomargin.measure.pairs.prepare import Prepared
+    from isomargin.measure.pairs.row_shifts import RowShifts
 
 MEMORY = "4GB"
 
@@ -84,6 +86,8 @@ class PartOptions:
     """The Ray cluster."""
     parts: int | None = None
     """Number of parts on it."""
+    equalizer: Path | None = None
+    """What equalizes similarities."""
 
     @property
     def wanted(self) -> bool:
@@ -164,6 +168,7 @@ def evaluate_in_parts(
             progress="auto",
             cluster=options.ray,
             parts=options.parts,
+            equalizer=None if options.equalizer is None else open_equalizer(options.equalizer, mapped=True),
             **keys,
             **settings,
         )
@@ -189,8 +194,9 @@ def count_one(
     with writing(output):
         keys = {"embeddings_key": reading.embeddings_key, "labels_key": reading.labels_key}
         prepared = prepare_once(options.source, output, memory, **keys)
-        check_rates(prepared.data(), checked)
-        plan = plan_for(prepared, parts, memory, checked)
+        shifts = None if options.equalizer is None else shifts_of_parts(prepared, options.equalizer, output)
+        check_rates(prepared.data(None if shifts is None else shifts.shifts), checked)
+        plan = plan_for(prepared, parts, memory, checked, shifts)
         output.mkdir(parents=True, exist_ok=True)
         if already_counted(output, plan, checked, number):
             print(f"note: {output / name_of(plan, number)} is there already and was not counted again", file=sys.stderr)
@@ -200,6 +206,15 @@ def count_one(
             counts = count_part(plan, number, threads=threads, progress=report)
         path = save_part(output, plan, checked, counts)
     print(f"part {number} of {parts}: {path}, counted in {time.monotonic() - begin:.1f} s")
+
+
+def shifts_of_parts(prepared: "Prepared", equalizer: Path, output: Path) -> "RowShifts":
+    """Open the shifts in the folder of the parts; only the first part has to read the equalizer's reference."""
+    from isomargin.equalize.saving import read_values
+    from isomargin.measure.pairs.row_shifts import shifts_once
+
+    digest = read_values(equalizer, "equalizer")["digest"]
+    return shifts_once(prepared, output, digest, lambda: open_equalizer(equalizer, mapped=True))
 
 
 def prepare(

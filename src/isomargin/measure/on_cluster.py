@@ -25,6 +25,7 @@ from isomargin.measure.pairs import tiles
 from isomargin.measure.pairs.part_files import PartFile
 from isomargin.measure.pairs.part_plan import PartPlan, plan_for
 from isomargin.measure.pairs.prepare import Prepared
+from isomargin.measure.pairs.row_shifts import RowShifts
 from isomargin.measure.pairs.tiles import PassResult
 from isomargin.measure.ray_parts import Journal, Report, count_on_ray, places
 from isomargin.measure.settings import Settings
@@ -47,6 +48,7 @@ def count(
     folder: Path | None,
     progress: Callable[..., None] | None,
     details: bool,
+    shifts: RowShifts | None = None,
 ) -> tuple[PartPlan, PassResult]:
     """Count all parts of prepared embeddings on a cluster; ``folder`` keeps those that are done."""
     cores, size = 1 if threads is None else checks.whole(threads, "threads"), read_size(memory)
@@ -55,7 +57,7 @@ def count(
         raise InputError(f"parts is {parts}, but {folder} has parts of {kept}: leave it out, or choose another folder")
     with connected(cluster):
         room = wait_for_places(cores, size, cluster)
-        plan = plan_on(prepared, size, settings, parts or kept, room)
+        plan = plan_on(prepared, size, settings, parts or kept, room, shifts)
         report = reporter(plan, progress, details)
         if folder is None:
             return plan, count_on_ray(plan, settings.k, None, cores, report)
@@ -133,15 +135,19 @@ def wait_for_places(threads: int, memory: int, cluster: str) -> int:
 # ----- the plan and the journal
 
 
-def plan_on(prepared: Prepared, memory: int, settings: Settings, parts: int | None, room: int) -> PartPlan:
+def plan_on(
+    prepared: Prepared, memory: int, settings: Settings, parts: int | None, room: int, shifts: RowShifts | None = None
+) -> PartPlan:
     """Plan so many parts; by default several for each place, and at most one pair of superblocks for each part."""
     if parts is not None:
-        return plan_for(prepared, parts, memory, settings)
+        return plan_for(prepared, parts, memory, settings, shifts)
     sampled, blocks = settings.pairs == "stratified", -(-len(prepared.vectors) // tiles.TILE_ROWS)
     most = blocks if sampled else blocks * (blocks + 1) // 2
-    plan = plan_for(prepared, min(PARTS_PER_PLACE * room, most), memory, settings)
+    plan = plan_for(prepared, min(PARTS_PER_PLACE * room, most), memory, settings, shifts)
     cells = plan.superblocks if sampled else plan.superblocks * (plan.superblocks + 1) // 2
-    return plan if cells <= plan.parts else plan_for(prepared, min(cells, plan.tiles), memory, settings)
+    if cells <= plan.parts:
+        return plan
+    return plan_for(prepared, min(cells, plan.tiles), memory, settings, shifts)
 
 
 def parts_kept_in(folder: Path) -> int | None:

@@ -1,0 +1,168 @@
+"""Equalized similarities in parts: the single pass of the same equalizer bit for bit; other equalizers are refused."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import isomargin as im
+from compare import clusters
+from isomargin.measure.pairs import tiles
+from isomargin.measure.pairs.parts import finish_parts, merge_all, merge_counts
+from isomargin.measure.pairs.tiles import count_pairs
+from measure.test_parts import FEW_PAIRS, K, assert_identical, drawn, limits, prepared, refusal
+
+FEW = {"neighbours": 10, "skip": 3}
+
+
+def fitted(folder, **changes):
+    return im.Equalizer(**FEW | changes).fit(folder.vectors)
+
+
+# ----- counting
+
+
+sets = st.tuples(st.integers(0, 2**32 - 1), st.integers(20, 150), st.integers(2, 30), st.just(False))
+
+
+@settings(max_examples=25, deadline=None)
+@given(sets, st.integers(1, 30), st.booleans(), st.sampled_from([4, 512]), st.randoms(use_true_random=False))
+def test_merged_equalized_parts_are_the_single_pass_bit_for_bit_in_any_order(drawn_set, parts, listed, ranked, random):
+    with (
+        limits(LISTED_POSITIVES=tiles.LISTED_POSITIVES if listed else 0, RANKED_CLASS=ranked),
+        prepared(*drawn(*drawn_set)) as folder,
+    ):
+        equalizer = fitted(folder)
+        plan = im.plan_parts(folder, min(parts, im.plan_parts(folder).tiles), equalizer=equalizer)
+        data = folder.data(equalizer.shifts(folder.vectors))
+        whole = count_pairs(data, k=K, layout=plan.layout)
+        assert whole.counts.negatives.axis == equalizer.axis
+        counted = [im.count_part(plan, number) for number in plan.numbers]
+        random.shuffle(counted)
+        while len(counted) > 1:  # any tree of merges
+            one, other = counted.pop(random.randrange(len(counted))), counted.pop(random.randrange(len(counted)))
+            counted.append(merge_counts(plan, one, other))
+        merged = merge_all(plan, counted)
+        assert_identical(finish_parts(plan, merged.superblocks.__getitem__, merged.large, K), whole)
+
+
+def test_equalized_negatives_are_what_plain_loops_count():
+    rows, labels = clusters(120, 8, dimensions=6)
+    with limits(), prepared(rows, labels) as folder:
+        plan = im.plan_parts(folder, 7, equalizer=fitted(folder))
+        merged = merge_all(plan, [im.count_part(plan, number) for number in plan.numbers])
+        found = finish_parts(plan, merged.superblocks.__getitem__, merged.large, K)
+        vectors, sizes = folder.vectors.astype(np.float64), folder.sizes
+    cosines, classes = vectors @ vectors.T, np.repeat(np.arange(len(sizes)), sizes)
+    offsets = np.array([np.sort(np.delete(row, i))[::-1][3:13].mean() for i, row in enumerate(cosines)])
+    low, high = plan.layout.span
+    at = (high - low) * np.arange(1, 512) / 512 + low  # the edges of bins, at some of which FARs are compared
+    for i, edge in itertools.product(range(len(sizes)), at[::50]):
+        squared = 2 - 2 * (cosines - 0.5 * (offsets[:, None] + offsets) + offsets.mean())
+        distances = np.sign(squared) * np.sqrt(np.abs(squared))
+        mine = distances[classes == i][:, classes != i]
+        width = (high - low) / 512
+        near = (np.abs(mine - edge) < 1e-5).sum()
+        accepted = found.counts.negatives.counts[i, : round((edge - low) / width)].sum()
+        assert abs(accepted - (mine < edge).sum()) <= near
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A shuffled set in a file and as shards, and an equalizer fitted on its rows in the order of the file."""
+    rows, labels = clusters(300, 12, dimensions=8)
+    order = np.random.default_rng(1).permutation(300)
+    rows, labels = rows[order].astype(np.float32), labels[order]
+    (tmp_path / "shards").mkdir()
+    for number, part in enumerate(np.array_split(np.arange(300), 3)):
+        im.EmbeddingSet(rows[part], labels[part]).save(tmp_path / "shards" / f"{number}.npy")
+    equalizer = im.Equalizer(**FEW).fit(rows)
+    equalizer.save(tmp_path / "equalizer.json")
+    return tmp_path, rows, labels, equalizer
+
+
+def test_shards_are_evaluated_with_an_equalizer_as_one_file_is(files, monkeypatch):
+    monkeypatch.setattr("isomargin.measure.evaluate.SMALL", 0)  # not exactly, although the set is small
+    folder, rows, labels, equalizer = files
+    whole = im.evaluate(rows, labels, equalizer=equalizer, **FEW_PAIRS)
+    shards = im.evaluate_shards(folder / "shards", equalizer=equalizer, **FEW_PAIRS)
+    assert shards.equalizer == whole.equalizer
+    assert shards.equalizer["own_class"] == "in_reference"
+    assert_identical(shards, whole)
+    assert shards.scores() == whole.scores()
+    assert shards.notes == whole.notes
+
+
+def test_rows_that_the_reference_does_not_have_are_compared_with_all_of_it(files, monkeypatch):
+    monkeypatch.setattr("isomargin.measure.evaluate.SMALL", 0)
+    folder, rows, labels, _ = files
+    other = im.Equalizer(**FEW).fit(rows[::2] + 0.5)
+    with pytest.warns(UserWarning, match="no row is in the reference"):
+        whole = im.evaluate(rows, labels, equalizer=other, **FEW_PAIRS)
+    shards = im.evaluate_shards(folder / "shards", equalizer=other, **FEW_PAIRS)
+    assert shards.equalizer["own_class"] == "outside"
+    assert shards.notes == whole.notes
+    assert shards.opis == pytest.approx(whole.opis, rel=1e-6)  # other tiles round otherwise
+    halves = im.evaluate_shards(folder / "shards", equalizer=im.Equalizer(**FEW).fit(rows[::2]), **FEW_PAIRS)
+    assert halves.equalizer["own_class"] == "own_neighbours"
+    assert "150 of 300 rows have an exact copy in the reference" in halves.notes[-1]
+
+
+def test_equalized_negatives_can_be_sampled(files):
+    folder, _, _, equalizer = files
+    stratified = {"pairs": "stratified", "relative_error": 0.5, "target_far": 0.05, "far": (0.05, 0.2)}
+    sampled = im.evaluate_shards(folder / "shards", equalizer=equalizer, **stratified)
+    everything = im.evaluate_shards(folder / "shards", equalizer=equalizer, **FEW_PAIRS)
+    raw = im.evaluate_shards(folder / "shards", **stratified)
+    middle = np.mean(everything.summary.distances)
+    assert sampled.counts.negatives.axis == equalizer.axis
+    far, expected = (np.mean(found.at(middle).far) for found in (sampled, everything))
+    assert far == pytest.approx(expected, rel=0.15)
+    assert abs(sampled.eer - everything.eer) < abs(raw.eer - everything.eer)
+
+
+def test_parts_of_other_equalizers_are_refused_by_name(files):
+    folder, rows, _, equalizer = files
+    ready = im.prepare(folder / "shards", folder / "ready")
+    other = im.Equalizer(neighbours=20, skip=3).fit(rows)
+    with limits():
+        plans = [im.plan_parts(ready, 3, equalizer=found) for found in (equalizer, other, None)]
+        assert len({plan.digest for plan in plans}) == 3
+        counts = [im.count_part(plan, number) for plan, number in zip(plans, (1, 2, 3), strict=True)]
+        mine = [im.count_part(plans[0], number) for number in (1, 2, 3)]
+        assert "part 2 belongs to another plan" in refusal(im.merge_parts, plans[0], [mine[0], counts[1], mine[2]])
+        assert "of another equalizer" in refusal(im.merge_parts, plans[0], [*mine[:2], counts[2]])
+        assert "part 2 of 3 is missing" in refusal(im.merge_parts, plans[0], mine[::2])
+        assert "part 1 was given twice" in refusal(im.merge_parts, plans[0], [*mine, mine[0]])
+    assert "a fitted isomargin.Equalizer is needed" in refusal(im.plan_parts, ready, equalizer=rows)
+
+
+@pytest.fixture
+def small_tiles():
+    with limits():
+        yield
+
+
+def test_the_command_counts_equalized_parts_and_merges_them(files, run, small_tiles):
+    folder, rows, _, _ = files
+    rates = ["--far", "0.05", "0.2", "--target-far", "0.05"]
+    options = [*rates, "--equalizer", folder / "equalizer.json"]
+    for number in (2, 1):
+        code, _, err = run("evaluate", folder / "shards", *options, "--part", f"{number}/2", "-o", folder / "parts")
+        assert (code, err) == (0, "")
+    assert run("merge", folder / "parts", "-o", folder / "merged.json")[0] == 0
+    assert run("evaluate", folder / "shards", *options, "-o", folder / "whole.json")[0] == 0
+    merged, whole = im.Evaluation.load(folder / "merged.json"), im.Evaluation.load(folder / "whole.json")
+    assert merged.equalizer == whole.equalizer
+    assert (merged.opis, merged.auc) == pytest.approx((whole.opis, whole.auc), rel=1e-6)  # other tiles
+    im.Equalizer(neighbours=20, skip=3).fit(rows).save(folder / "other.json")
+    part = ["evaluate", folder / "shards", *rates, "--part", "1/2", "-o", folder / "parts"]
+    code, _, err = run(*part, "--equalizer", folder / "other.json")
+    assert (code, "parts has parts of another equalizer" in err) == (2, True)
+    code, _, err = run(*part)
+    assert (code, "part-1-of-2.npz belongs to another plan" in err) == (2, True)
+    (folder / "parts" / "shifts.json").unlink()
+    code, _, err = run("merge", folder / "parts")
+    assert (code, "has no shifts.json" in err) == (2, True)
