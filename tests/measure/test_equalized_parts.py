@@ -9,8 +9,12 @@ from hypothesis import strategies as st
 
 import isomargin as im
 from compare import clusters
-from isomargin.measure.pairs import tiles
+from isomargin.equalize.parts import merge_neighbour_files
+from isomargin.measure.pairs import neighbours, tiles
+from isomargin.measure.pairs.neighbour_files import save_found
+from isomargin.measure.pairs.neighbour_parts import merge_found, plan_neighbours
 from isomargin.measure.pairs.parts import finish_parts, merge_all, merge_counts
+from isomargin.measure.pairs.prepare import WORKING
 from isomargin.measure.pairs.tiles import count_pairs
 from measure.test_parts import FEW_PAIRS, K, assert_identical, drawn, limits, prepared, refusal
 
@@ -166,3 +170,112 @@ def test_the_command_counts_equalized_parts_and_merges_them(files, run, small_ti
     (folder / "parts" / "shifts.json").unlink()
     code, _, err = run("merge", folder / "parts")
     assert (code, "has no shifts.json" in err) == (2, True)
+
+
+# ----- fitting
+
+
+def in_class_order(rows, labels):
+    return rows[np.argsort(labels, kind="stable")]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.tuples(st.integers(0, 2**32 - 1), st.integers(20, 150), st.integers(2, 30), st.booleans()),
+    st.integers(1, 30),
+    st.integers(0, 30),
+    st.randoms(use_true_random=False),
+)
+@pytest.mark.filterwarnings("ignore:the reference has")
+def test_neighbours_of_merged_parts_are_those_of_one_search_bit_for_bit_in_any_order(drawn_set, parts, skip, random):
+    rows, labels = drawn(*drawn_set)
+    with limits(), prepared(rows, labels) as folder:
+        sizes = {"neighbours": 12, "skip": skip}
+        plan = plan_neighbours(folder, min(parts, plan_neighbours(folder).tiles), **sizes)
+        found = [im.find_neighbours(plan, number) for number in plan.numbers]
+        random.shuffle(found)
+        while len(found) > 1:  # any tree of merges
+            one, other = found.pop(random.randrange(len(found))), found.pop(random.randrange(len(found)))
+            found.append(merge_found(plan, one, other))
+        equalizer = im.merge_neighbours(plan, found, folder.folder / "equalizer.json", **sizes)
+        whole = im.Equalizer(**sizes).fit(in_class_order(rows, labels))
+        for name in ("vectors_", "nearest_", "offsets_"):
+            np.testing.assert_array_equal(getattr(equalizer, name), getattr(whole, name))
+        assert (equalizer.offset_, equalizer.digest_) == (whole.offset_, whole.digest_)
+
+
+@pytest.mark.parametrize("parts", [1, 4, 9])
+def test_neighbours_of_parts_are_the_largest_cosines_in_float64(parts, small_tiles):
+    rows, labels = clusters(200, 9, dimensions=7)
+    rows[10:14] = rows[3]  # equal similarities, and copies
+    with prepared(rows, labels) as folder:
+        plan = plan_neighbours(folder, parts, neighbours=20, skip=5)
+        found = [im.find_neighbours(plan, number) for number in plan.numbers]
+        equalizer = im.merge_neighbours(plan, found, folder.folder / "equalizer.json", neighbours=20, skip=5)
+    ordered = in_class_order(rows, labels).astype(np.float64)
+    unit = ordered / np.linalg.norm(ordered, axis=1, keepdims=True)
+    for i, cosines in enumerate(unit @ unit.T):
+        largest = np.sort(np.delete(cosines, i))[::-1][:25]
+        np.testing.assert_allclose(equalizer.nearest_[i], largest, atol=1e-6)
+        assert equalizer.offsets_[i] == pytest.approx(largest[5:].mean(), abs=1e-6)
+
+
+def test_an_equalizer_fitted_on_disk_is_that_of_memory_and_is_recognised(files, small_tiles):
+    folder, rows, labels, in_file_order = files
+    ready, memory = im.prepare(folder / "shards", folder / "ready"), WORKING + 100_000
+    assert plan_neighbours(ready, memory=memory, on_disk=True, **FEW).superblocks > 2
+    equalizer = im.fit_equalizer(folder / "ready", folder / "fitted.json", memory=memory, **FEW)
+    whole = im.Equalizer(**FEW).fit(in_class_order(rows, labels))
+    assert equalizer.digest_ == whole.digest_
+    np.testing.assert_array_equal(equalizer.offsets_, whole.offsets_)
+    assert isinstance(equalizer.vectors_, np.memmap)
+    assert equalizer.offset_ == pytest.approx(in_file_order.offset_, rel=1e-6)
+    evaluation = im.evaluate_shards(folder / "ready", equalizer=equalizer, **FEW_PAIRS)
+    assert evaluation.equalizer == whole.record()
+    assert im.Equalizer.load(folder / "fitted.json").digest_ == whole.digest_
+    assert not list(folder.glob(".neighbours-*"))
+
+
+def test_parts_of_other_searches_and_missing_and_doubled_ones_are_refused(files, small_tiles):
+    folder, *_ = files
+    ready = im.prepare(folder / "shards", folder / "ready")
+    plan, other = plan_neighbours(ready, 3, **FEW), plan_neighbours(ready, 3, neighbours=20, skip=3)
+    found = [im.find_neighbours(plan, number) for number in plan.numbers]
+    output = folder / "fitted.json"
+    merge = im.merge_neighbours
+    assert "part 2 of 3 is missing" in refusal(merge, plan, found[::2], output, **FEW)
+    assert "part 1 was given twice" in refusal(merge, plan, [*found, found[0]], output, **FEW)
+    foreign = [*found[:2], im.find_neighbours(other, 3)]
+    assert "part 3 belongs to another plan" in refusal(merge, plan, foreign, output, **FEW)
+    assert "neighbours or skip is not that of the plan" in refusal(merge, plan, found, output, neighbours=20, skip=3)
+    assert "number is 4: a whole number from 1 to 3" in refusal(im.find_neighbours, plan, 4)
+    assert "so use at most as many parts" in refusal(plan_neighbours, ready, 10_000)
+    assert "needs at least" in refusal(plan_neighbours, ready, 2, memory="256MB")
+    assert "k is not a setting of an equalizer" in refusal(im.fit_equalizer, ready.folder, output, k=3)
+    assert "should end in .json" in refusal(im.fit_equalizer, ready.folder, folder / "fitted.npz")
+    for one in found:
+        one.lists.get(0, np.zeros((9, 1)))[5] = neighbours.NOTHING
+    assert "the lists of the parts are incomplete" in refusal(merge, plan, found, output, **FEW)
+    assert not output.exists()
+
+
+def test_files_of_neighbours_are_refused_by_name(files, small_tiles):
+    folder, *_ = files
+    plan = plan_neighbours(im.prepare(folder / "shards", folder / "ready"), 3, **FEW)
+    chosen = FEW | {"weight": 0.5, "method": "local"}
+    (folder / "parts").mkdir()
+    for number in (1, 2):
+        save_found(folder / "parts", plan, chosen, im.find_neighbours(plan, number))
+    output = folder / "fitted.json"
+    assert "part 3 of 3 is missing" in refusal(merge_neighbour_files, folder / "parts", output)
+    save_found(folder / "parts", plan, chosen | {"weight": 0.7}, im.find_neighbours(plan, 3))
+    assert "neighbours-3-of-3.npz in" in refusal(merge_neighbour_files, folder / "parts", output)
+    path = save_found(folder / "parts", plan, chosen, im.find_neighbours(plan, 3))
+    merged = merge_neighbour_files(folder / "parts", output)
+    content = path.read_bytes()
+    (folder / "parts" / "neighbours-4-of-3.npz").write_bytes(content)
+    assert "part 3 is there twice" in refusal(merge_neighbour_files, folder / "parts", output)
+    (folder / "parts" / "neighbours-4-of-3.npz").unlink()
+    path.write_bytes(content[:-2000] + bytes([content[-2000] ^ 1]) + content[-1999:])
+    assert "neighbours-3-of-3.npz could not be read" in refusal(merge_neighbour_files, folder / "parts", output)
+    assert im.Equalizer.load(output).digest_ == merged.digest_

@@ -140,7 +140,7 @@ class Equalizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sciki
             y: ignored; scikit-learn's pipelines pass it.
             ids: n names of the rows. Rows that are given to `offsets` with the same id are not their own neighbours.
         """
-        self._check_settings()
+        self.check_settings()
         vectors = unit_vectors(reference)
         if len(vectors) < 2:
             raise InputError("reference has 1 row: at least two rows are needed, so that each has a neighbour")
@@ -152,10 +152,12 @@ class Equalizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sciki
 
     def with_neighbours(self, vectors: Singles, nearest: Singles, ids: NDArray[Any] | None) -> Self:
         """Fit on unit vectors whose (n, m) similarities to their nearest others are known, largest first."""
-        self._check_settings()
-        return self._set(vectors, np.ascontiguousarray(nearest[:, : self.skip + self.neighbours]), ids)
+        self.check_settings()
+        needed = self.skip + self.neighbours
+        return self._set(vectors, nearest if nearest.shape[1] <= needed else nearest[:, :needed].copy(), ids)
 
-    def _check_settings(self) -> None:
+    def check_settings(self) -> None:
+        """Refuse settings that cannot be used."""
         checks.whole(self.neighbours, "neighbours")
         checks.whole(self.skip, "skip", 0)
         check_weight(self.weight)
@@ -196,7 +198,7 @@ class Equalizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         """
         if not hasattr(self, "vectors_"):
             return self.fit(new_rows, ids=ids)
-        self._check_settings()
+        self.check_settings()
         if self._settings() != self._fit_settings:
             raise InputError(
                 "the settings were changed after fit, which kept only the neighbours that it needed: call fit again"
@@ -480,7 +482,7 @@ class Equalizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         values, arrays = saving.read(Path(path), "equalizer", mapped)
         ids = None if values["ids"] is None else as_labels(values["ids"])
         equalizer = cls(values["neighbours"], values["skip"], values["weight"], values["method"])
-        equalizer._check_settings()
+        equalizer.check_settings()
         equalizer._fit_settings = equalizer._settings()
         equalizer.weight_, equalizer.n_features_in_ = float(equalizer.weight), arrays["vectors"].shape[1]
         with warnings.catch_warnings():

@@ -220,7 +220,7 @@ class Run:
         self.count = ray.remote(count_or_read)
         self.save = ray.remote(save_here).options(**self.here)
         self.merge = ray.remote(merge_some).options(num_cpus=1, num_returns=2, **tried)
-        self.touched = {number: touched_by(plan, number) for number in plan.numbers}
+        self.touched = {number: plan.touched_by(number) for number in plan.numbers}
         self.left = Counter(superblock for found in self.touched.values() for superblock in found)
         self.waiting: list[list[list[Any]]] = [[] for _ in range(plan.superblocks)]  # by height of their tree
         self.counting: dict[Any, tuple[int, list[Any]]] = {}  # the parts in flight: number, counts by superblock
@@ -354,11 +354,6 @@ def places(threads: int, memory: int) -> int:
             cores, room = (node["Resources"].get(name, 0) for name in ("CPU", "memory"))
             found += int(min(cores // threads, room // memory))
     return found
-
-
-def touched_by(plan: PartPlan, number: int) -> list[int]:
-    """List the superblocks of which a part leaves counts."""
-    return sorted({superblock for cell in plan.cells(number) for superblock in (cell.one, cell.other)})
 
 
 def reason(error: RayError) -> str:

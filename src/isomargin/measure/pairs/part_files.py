@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,26 @@ FORMAT = "isomargin part"
 VERSION = 1
 HEADER = "header.json"
 COMPRESSION = 1  # zlib's fastest level: counts shrink to about a third
+
+
+class NumberedFile(Protocol):
+    """The file of a part of any plan."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """What it says about itself."""
+
+    @property
+    def number(self) -> int:
+        """The number of the part."""
+
+    @property
+    def origin(self) -> str:
+        """What parts that belong together have in common."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +233,7 @@ def shifts_beside(folder: Path, equalizer: str) -> RowShifts:
     return found
 
 
-def refuse_foreign(files: Sequence[PartFile]) -> None:
+def refuse_foreign(files: Sequence[NumberedFile]) -> None:
     """Refuse files that do not belong to the plan of most of them."""
     origins = [file.origin for file in files]
     usual = max(origins, key=origins.count)
@@ -227,7 +247,7 @@ def refuse_foreign(files: Sequence[PartFile]) -> None:
         )
 
 
-def refuse_doubled(files: Sequence[PartFile]) -> None:
+def refuse_doubled(files: Sequence[NumberedFile]) -> None:
     """Refuse two files of the same part."""
     by_number: dict[int, list[str]] = {}
     for file in files:

@@ -1,14 +1,13 @@
 """The plan of a pass over all pairs in parts: which tiles each part counts, and how much memory that takes.
 
-Rows are cut into superblocks that end where classes end, and superblocks into blocks. The tiles of two superblocks form
-a cell; the cells follow each other row by row, and a part is a run of consecutive tiles in that sequence.
+Rows are cut into superblocks that end where classes end, and superblocks into blocks. A part is a run of consecutive
+tiles in the sequence of ``tile_sequence.py``.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,8 @@ from isomargin.measure.pairs.prepare import MEMORY, WORKING, Prepared
 from isomargin.measure.pairs.row_ranks import large_strips
 from isomargin.measure.pairs.row_shifts import EqualizesRows, RowShifts, row_shifts
 from isomargin.measure.pairs.stratified import columns_for
-from isomargin.measure.pairs.tiles import Layout, Tile, number_of_bins, tournament
+from isomargin.measure.pairs.tile_sequence import TileSequence
+from isomargin.measure.pairs.tiles import Layout, number_of_bins
 from isomargin.measure.settings import Settings
 
 VERSION = 2
@@ -34,21 +34,7 @@ SHIFT_BYTES = 20  # of the shift of a row, in float64 and float32
 
 
 @dataclass(frozen=True)
-class Cell:
-    """Some tiles of two superblocks."""
-
-    one: int
-    """The superblock of the rows."""
-    other: int
-    """The superblock of the columns; the same for a cell on the diagonal."""
-    first: int
-    """The first of the tiles, in the order of the cell."""
-    end: int
-    """One past the last of the tiles."""
-
-
-@dataclass(frozen=True)
-class PartPlan:
+class PartPlan(TileSequence):
     """How the pairs of a prepared set are divided into parts that can be counted anywhere.
 
     `isomargin.plan_parts` makes one. It is the same wherever it is made from the same folder with the same arguments.
@@ -76,16 +62,6 @@ class PartPlan:
     def __repr__(self) -> str:
         tiles = "tiles" if self.columns is None else "blocks"
         return f"<PartPlan: {self.parts:,} parts of {self.tiles:,} {tiles}, {self.superblocks:,} superblocks>"
-
-    @property
-    def numbers(self) -> range:
-        """The numbers of the parts: 1, 2, ..."""
-        return range(1, self.parts + 1)
-
-    @property
-    def superblocks(self) -> int:
-        """Number of superblocks."""
-        return len(self.class_edges) - 1
 
     @cached_property
     def row_edges(self) -> NDArray[np.int64]:
@@ -116,71 +92,6 @@ class PartPlan:
             "ranked_class": tiles.RANKED_CLASS,
             **({} if self.equalizer is None else {"equalizer": self.equalizer.digest}),
         })  # fmt: skip
-
-    # ----- tiles
-
-    @cached_property
-    def cell_ends(self) -> NDArray[np.int64]:
-        """(cells + 1,) number of tiles before each cell, row by row, and of all tiles."""
-        blocks = np.diff(self.block_edges)
-        if self.columns is not None:  # a cell on the diagonal has the blocks of a superblock, and there are no others
-            return np.concatenate([[0], np.cumsum(blocks)])
-        counts = [
-            [int(blocks[i]) * (int(blocks[i]) + 1) // 2, *(int(blocks[i]) * blocks[i + 1 :])]
-            for i in range(self.superblocks)
-        ]
-        return np.concatenate([[0], np.cumsum([count for row in counts for count in row])]).astype(np.int64)
-
-    @property
-    def tiles(self) -> int:
-        """Number of tiles; of blocks, if their negatives are sampled."""
-        return int(self.cell_ends[-1])
-
-    @cached_property
-    def part_ends(self) -> NDArray[np.int64]:
-        """(parts + 1,) number of tiles before each part, and of all tiles.
-
-        Parts are equally long, but one ends where a cell ends if that is less than half a part away: each cell that a
-        part has some tiles of costs it the positives of two superblocks again.
-        """
-        equal = np.array([self.tiles * at // self.parts for at in range(self.parts + 1)], np.int64)
-        after = np.minimum(np.searchsorted(self.cell_ends, equal), len(self.cell_ends) - 1)
-        before, behind = self.cell_ends[np.maximum(after - 1, 0)], self.cell_ends[after]
-        nearest = np.where(equal - before < behind - equal, before, behind)
-        return np.where(2 * np.abs(nearest - equal) * self.parts < self.tiles - self.parts, nearest, equal)
-
-    def cells(self, number: int) -> Iterator[Cell]:
-        """Yield the tiles of a part, cell by cell."""
-        ends = self.cell_ends
-        begin, end = self.part_ends[number - 1 : number + 1].tolist()
-        index = int(np.searchsorted(ends, begin, side="right")) - 1
-        if self.columns is not None:
-            while begin < end:
-                stop = min(end, int(ends[index + 1]))
-                yield Cell(index, index, begin - int(ends[index]), stop - int(ends[index]))
-                begin, index = stop, index + 1
-            return
-        one, place, blocks_in_row = 0, index, self.superblocks
-        while place >= blocks_in_row:  # the cells of row i are those with columns i, i + 1, ...
-            place -= blocks_in_row
-            one, blocks_in_row = one + 1, blocks_in_row - 1
-        other = one + place
-        while begin < end:
-            stop = min(end, int(ends[index + 1]))
-            yield Cell(one, other, begin - int(ends[index]), stop - int(ends[index]))
-            begin, index, other = stop, index + 1, other + 1
-            if other == self.superblocks:
-                one += 1
-                other = one
-
-    def tiles_of(self, cell: Cell) -> list[Tile]:
-        """List the tiles of a cell as pairs of blocks, counted from the first block of its section."""
-        rows, columns = (int(np.diff(self.block_edges)[i]) for i in (cell.one, cell.other))
-        if cell.one == cell.other:
-            return list(islice(tournament(rows), cell.first, cell.end))
-        return [
-            (tile % rows, rows + (tile % rows + tile // rows) % columns) for tile in range(cell.first, cell.end)
-        ]  # neighbours in this order have different rows, and mostly different columns
 
     # ----- rows
 

@@ -20,9 +20,10 @@ from isomargin.core.threads import available_cores, one_blas_thread
 from isomargin.measure.pairs import kernels
 from isomargin.measure.pairs.counts import PairCounts, RankCounts
 from isomargin.measure.pairs.distances import BinnedDistances, Floats
-from isomargin.measure.pairs.part_plan import Cell, PartPlan
+from isomargin.measure.pairs.part_plan import PartPlan
 from isomargin.measure.pairs.row_ranks import Products, QueryScores, finish_ranks, rank_strip
 from isomargin.measure.pairs.stratified import count_sampled
+from isomargin.measure.pairs.tile_sequence import Cell
 from isomargin.measure.pairs.tiles import Pass, PassResult, Progress, list_by_class
 
 
