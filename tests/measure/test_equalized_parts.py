@@ -279,3 +279,46 @@ def test_files_of_neighbours_are_refused_by_name(files, small_tiles):
     path.write_bytes(content[:-2000] + bytes([content[-2000] ^ 1]) + content[-1999:])
     assert "neighbours-3-of-3.npz could not be read" in refusal(merge_neighbour_files, folder / "parts", output)
     assert im.Equalizer.load(output).digest_ == merged.digest_
+
+
+def test_the_command_fits_an_equalizer_in_parts_and_merges_them(files, run, small_tiles):
+    folder, rows, labels, _ = files
+    settings = ["--neighbours", "10", "--skip", "3"]
+    for number in (2, 1):
+        code, out, _ = run("equalize", folder / "shards", *settings, "--part", f"{number}/2", "-o", folder / "parts")
+        assert (code, out.startswith(f"part {number} of 2: ")) == (0, True)
+    again = ["equalize", folder / "parts" / "prepared", "--part", "2/2", "-o", folder / "parts"]
+    code, out, err = run(*again, *settings)
+    assert (code, out, "is there already and was not searched again" in err) == (0, "", True)
+    code, _, err = run(*again, "--neighbours", "20")
+    assert (code, "neighbours-2-of-2.npz belongs to another plan" in err) == (2, True)
+    code, _, err = run("merge", folder / "parts")
+    assert (code, "say where to write it with --output" in err) == (2, True)
+    code, out, _ = run("merge", folder / "parts", "-o", folder / "merged.json")
+    assert (code, "neighbours 4 to 13, weight 0.5. In parts nothing is chosen" in out) == (0, True)
+    code, out, _ = run("equalize", folder / "shards", *settings, "-o", folder / "whole.json", "--json")
+    assert (code, '"verdict": null' in out) == (0, True)
+    whole = im.Equalizer(**FEW).fit(in_class_order(rows, labels))
+    assert {im.Equalizer.load(folder / f"{name}.json").digest_ for name in ("merged", "whole")} == {whole.digest_}
+    (folder / "parts" / "part-1-of-2.npz").touch()
+    code, _, err = run("merge", folder / "parts", "-o", folder / "merged.json")
+    assert (code, "has parts of an evaluation and of an equalizer" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--objective", "opis"], "--objective cannot be used with shards"),
+        (["--part", "1/2"], "equalizer.json is not a folder: with --part, --output is the folder of the parts"),
+        (["--part", "1/2", "--json"], "--json needs all parts"),
+        (["--weight", "3", "--part", "1/2", "-o", "parts"], "weight is 3.0"),
+        (["--memory", "1MB"], "sorting 300 rows needs at least"),
+        (["-o", "nowhere/new.json"], "the folder nowhere does not exist"),
+        (["--part", "2/900", "-o", "parts"], "so use at most as many parts"),
+    ],
+)
+def test_what_cannot_be_fitted_in_parts_is_refused(options, expected, files, run, monkeypatch):
+    monkeypatch.chdir(files[0])
+    code, _, err = run("equalize", "shards", *options)
+    assert (code, len(err.splitlines()), expected in err) == (2, 1, True)
+    assert not list(files[0].glob("new*"))

@@ -169,10 +169,10 @@ class Equalizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         """Set everything that `fit` finds."""
         self.weight_ = float(self.weight)
         self.n_features_in_ = vectors.shape[1]
-        self._fit_settings = self._settings()
+        self._fit_settings = self.settings()
         self._set_rows(vectors, nearest, ids)
         self.offset_ = 2 * self.weight_ * float(self.offsets_.mean())
-        self.digest_ = digest({**self._settings(), "offset": self.offset_, "reference": array_digest(vectors)})
+        self.digest_ = digest({**self.settings(), "offset": self.offset_, "reference": array_digest(vectors)})
         return self
 
     def _set_rows(self, vectors: Singles, nearest: Singles, ids: NDArray[Any] | None) -> None:
@@ -199,7 +199,7 @@ class Equalizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         if not hasattr(self, "vectors_"):
             return self.fit(new_rows, ids=ids)
         self.check_settings()
-        if self._settings() != self._fit_settings:
+        if self.settings() != self._fit_settings:
             raise InputError(
                 "the settings were changed after fit, which kept only the neighbours that it needed: call fit again"
             )
@@ -392,7 +392,8 @@ class Equalizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         own_class = "left_out" if new_classes else "outside" if self.method == "cohort" else "in_reference"
         return {**self._fit_settings, **used, "offset": self.offset_, "own_class": own_class, "digest": self.digest_}
 
-    def _settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
+        """Return the settings that a fit depends on, as JSON values."""
         return {
             "method": self.method,
             "neighbours": int(self.neighbours),
@@ -483,7 +484,7 @@ class Equalizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         ids = None if values["ids"] is None else as_labels(values["ids"])
         equalizer = cls(values["neighbours"], values["skip"], values["weight"], values["method"])
         equalizer.check_settings()
-        equalizer._fit_settings = equalizer._settings()
+        equalizer._fit_settings = equalizer.settings()
         equalizer.weight_, equalizer.n_features_in_ = float(equalizer.weight), arrays["vectors"].shape[1]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # `fit` has given it

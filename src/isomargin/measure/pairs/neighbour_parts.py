@@ -192,6 +192,15 @@ def find_neighbours(
         number: the number of the part, from 1.
         threads: number of CPU threads; by default one per core.
         progress: a function that is called with the share of the work done.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> import isomargin as im
+    >>> with TemporaryDirectory() as name:
+    ...     im.EmbeddingSet(np.eye(8)[np.arange(2000) % 8], np.arange(2000) % 8).save(f"{name}/items.npy")
+    ...     plan = im.plan_neighbours(im.prepare(f"{name}/items.npy", f"{name}/prepared"), parts=3)
+    ...     found = im.find_neighbours(plan, 1)
+    >>> found.numbers, found.lists[0].shape
+    ((1,), (1024, 130))
     """
     checks.whole(number, "number", 1, plan.parts)
     lists: Lists = {}
