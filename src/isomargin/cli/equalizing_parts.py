@@ -49,6 +49,8 @@ def equalize_in_parts(
             labels_key=reading.labels_key,
             threads=threads,
             progress="auto",
+            cluster=options.ray,
+            parts=options.parts,
             **settings,
         )
 

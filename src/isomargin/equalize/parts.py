@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from isomargin.core.errors import InputError
+from isomargin.core.extras import import_or_explain
 from isomargin.core.progress import progress_bar
 from isomargin.equalize import saving
 from isomargin.equalize.equalizer import Equalizer
@@ -28,6 +29,7 @@ from isomargin.measure.pairs.neighbour_parts import (
 )
 from isomargin.measure.pairs.neighbours import Singles
 from isomargin.measure.pairs.prepare import MEMORY, Prepared, is_prepared, prepare
+from isomargin.measure.parts import check_parts, prepare_once
 
 
 def fit_equalizer(
@@ -40,6 +42,8 @@ def fit_equalizer(
     labels_key: str = "labels",
     threads: int | None = None,
     progress: Callable[[float], None] | Literal["auto"] | None = None,
+    cluster: str | None = None,
+    parts: int | None = None,
     **settings: Any,
 ) -> Equalizer:
     """Fit an equalizer to a folder or pattern of files, or a file larger than memory, and write it to a file.
@@ -52,13 +56,18 @@ def fit_equalizer(
             folder that `isomargin.prepare` wrote.
         output: the .json file to write. Beside it, a .safetensors file takes 4 bytes for each number of the embeddings
             and for each of the skip + neighbours similarities of a row, and twice the latter while it is made.
-        memory: memory to use, such as ``"4GB"``.
-        work: a folder that is created for the sorted embeddings; a temporary one by default.
+        memory: memory to use, such as ``"4GB"``; on a cluster, of each part.
+        work: a folder that is created for the sorted embeddings; a temporary one by default. With ``cluster``, finished
+            parts are kept there as well: after a failure, the same call goes on from them.
         embeddings_key: name of the column or tensor that holds the embeddings.
         labels_key: name of the column or tensor that holds the labels, by which the rows are sorted.
-        threads: number of CPU threads; by default one per core.
+        threads: number of CPU threads, by default one per core; on a cluster those of each part, by default 1.
         progress: a function that is called with the share of the work done; ``"auto"`` shows a progress bar on a
             terminal after two seconds.
+        cluster: search on a Ray cluster: its address, ``"auto"`` for the one that this machine belongs to, or
+            ``"local"`` to start one on this machine. A connection that Ray has already is used.
+        parts: number of parts on a cluster; by default 3 for each part that can be searched at the same time, or more
+            if that needs too much memory.
         settings: ``neighbours``, ``skip``, ``weight`` and ``method`` of `isomargin.Equalizer`.
 
     Returns:
@@ -77,14 +86,28 @@ def fit_equalizer(
     """
     equalizer, target = checked_equalizer(settings), checked_target(output)
     bar: AbstractContextManager[Any] = (
-        progress_bar("finding neighbours") if progress == "auto" else nullcontext(progress)
+        progress_bar("finding neighbours", details=cluster is not None) if progress == "auto" else nullcontext(progress)
     )
+    keys = {"embeddings_key": embeddings_key, "labels_key": labels_key}
+    check_parts(parts, cluster)
     with tempfile.TemporaryDirectory() as temporary, bar as report:
+        if cluster is not None:
+            on_cluster = import_or_explain("isomargin.measure.on_cluster")
+            on_cluster.check_address(cluster)
+            prepared = prepare_once(source, Path(temporary if work is None else work), memory, **keys)
+            kept, details = None if work is None else Path(work), progress == "auto"
+
+            def finish(plan: NeighbourPlan, lists: Callable[[int], Singles]) -> Equalizer:
+                return equalizer_of_lists(equalizer, plan, lists, target)
+
+            found: Equalizer = on_cluster.find(
+                prepared, equalizer.settings(), cluster, parts, memory, threads, kept, report, details, finish
+            )
+            return found
         if isinstance(source, str | Path) and is_prepared(Path(source)):
             prepared = Prepared.open(source)
         else:
             folder = Path(temporary) / "prepared" if work is None else Path(work)
-            keys = {"embeddings_key": embeddings_key, "labels_key": labels_key}
             prepared = prepare(source, folder, memory=memory, **keys)
         sizes = {"neighbours": equalizer.neighbours, "skip": equalizer.skip}
         plan = plan_neighbours(prepared, memory=memory, on_disk=True, **sizes)
@@ -122,10 +145,7 @@ def merge_neighbours(
     equalizer, target = checked_equalizer(settings), checked_target(output)
     if min(equalizer.skip + equalizer.neighbours, len(plan.prepared.vectors) - 1) != plan.length:
         raise InputError("neighbours or skip is not that of the plan of the parts: use the same")
-    merged = merge_all_found(plan, parts)
-    with lists_beside(target, plan) as nearest:
-        collect(plan, merged.lists.__getitem__, nearest)
-        return finished(equalizer, plan, nearest, target)
+    return equalizer_of_lists(equalizer, plan, merge_all_found(plan, parts).lists.__getitem__, target)
 
 
 def merge_neighbour_files(
@@ -143,9 +163,7 @@ def merge_neighbour_files(
     """
     target = checked_target(output)
     found = NeighbourFolder.open(Path(folder), None if prepared is None else Path(prepared))
-    with lists_beside(target, found.plan) as nearest:
-        collect(found.plan, found.lists, nearest)
-        return finished(checked_equalizer(found.settings), found.plan, nearest, target)
+    return equalizer_of_lists(checked_equalizer(found.settings), found.plan, found.lists, target)
 
 
 def checked_equalizer(settings: dict[str, Any]) -> Equalizer:
@@ -174,6 +192,15 @@ def lists_beside(target: Path, plan: NeighbourPlan) -> Iterator[Singles]:
     shape = len(plan.prepared.vectors), plan.length
     with tempfile.TemporaryDirectory(prefix=".neighbours-", dir=target.parent) as folder:
         yield np.lib.format.open_memmap(f"{folder}/nearest.npy", "w+", np.float32, shape)
+
+
+def equalizer_of_lists(
+    equalizer: Equalizer, plan: NeighbourPlan, lists: Callable[[int], Singles], target: Path
+) -> Equalizer:
+    """Collect the merged lists of all superblocks, fit the equalizer by them, and write it."""
+    with lists_beside(target, plan) as nearest:
+        collect(plan, lists, nearest)
+        return finished(equalizer, plan, nearest, target)
 
 
 def finished(equalizer: Equalizer, plan: NeighbourPlan, nearest: Singles, target: Path) -> Equalizer:

@@ -84,12 +84,7 @@ def evaluate_shards(
     1200
     """
     checked = part_settings(**settings)
-    if parts is not None:
-        checks.whole(parts, "parts")
-        if cluster is None:
-            raise InputError(
-                f"parts is {parts}, but all parts are counted in this process: give cluster, or leave it out"
-            )
+    check_parts(parts, cluster)
     bar: AbstractContextManager[Any] = (
         progress_bar("counting pairs", details=cluster is not None) if progress == "auto" else nullcontext(progress)
     )
@@ -117,6 +112,16 @@ def evaluate_shards(
         plan = plan_for(prepared, 1, memory, checked, shifts)
         counts = count_part(plan, 1, threads=threads, progress=report)
         return merge_parts(plan, [counts], threads=threads, **settings)
+
+
+def check_parts(parts: int | None, cluster: str | None) -> None:
+    """Refuse a number of parts that is none, or that nothing uses."""
+    if parts is not None:
+        checks.whole(parts, "parts")
+        if cluster is None:
+            raise InputError(
+                f"parts is {parts}, but all parts are counted in this process: give cluster, or leave it out"
+            )
 
 
 def shifts_for(
