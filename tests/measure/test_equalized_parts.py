@@ -1,6 +1,7 @@
 """Equalized similarities in parts: the single pass of the same equalizer bit for bit; other equalizers are refused."""
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,14 +10,16 @@ from hypothesis import strategies as st
 
 import isomargin as im
 from compare import clusters
+from isomargin.equalize import large_sets
 from isomargin.equalize.parts import merge_neighbour_files
 from isomargin.measure.pairs import neighbours, tiles
 from isomargin.measure.pairs.neighbour_files import save_found
 from isomargin.measure.pairs.neighbour_parts import merge_found, plan_neighbours
+from isomargin.measure.pairs.neighbours import add_triangle
 from isomargin.measure.pairs.parts import finish_parts, merge_all, merge_counts
 from isomargin.measure.pairs.prepare import WORKING
 from isomargin.measure.pairs.tiles import count_pairs
-from measure.test_parts import FEW_PAIRS, K, assert_identical, drawn, limits, prepared, refusal
+from measure.test_parts import FEW_PAIRS, K, assert_identical, drawn, limits, prepared, refusal, resident
 
 FEW = {"neighbours": 10, "skip": 3}
 
@@ -322,3 +325,35 @@ def test_what_cannot_be_fitted_in_parts_is_refused(options, expected, files, run
     code, _, err = run("equalize", "shards", *options)
     assert (code, len(err.splitlines()), expected in err) == (2, 1, True)
     assert not list(files[0].glob("new*"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux tells which pages are in memory")
+def test_no_more_of_a_reference_is_held_in_memory_than_is_read_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(large_sets, "CHUNK", 500)
+    monkeypatch.setattr(large_sets, "SEARCHED", 512)
+    monkeypatch.setattr("isomargin.core.json_values.HASHED", 1 << 18)
+    monkeypatch.setattr("isomargin.equalize.tensor_files.WRITTEN", 1 << 18)
+    rows, labels = clusters(6000, 300, dimensions=128)
+    im.EmbeddingSet(rows.astype(np.float32), labels).save(tmp_path / "items.npy")
+    ready, memory = im.prepare(tmp_path / "items.npy", tmp_path / "ready"), WORKING + 6_000_000
+    seen = []
+
+    def look(function):
+        def looking(*arguments):
+            seen.append(max(resident("vectors.npy"), resident("nearest.npy"), resident("equalizer.safetensors")))
+            return function(*arguments)
+
+        return looking
+
+    for name in ("are_same", "add_rectangle"):
+        monkeypatch.setattr(large_sets, name, look(getattr(large_sets, name)))
+    monkeypatch.setattr("isomargin.measure.pairs.neighbour_parts.add_triangle", look(add_triangle))
+    equalizer = im.fit_equalizer(ready.folder, tmp_path / "equalizer.json", memory=memory, **FEW)
+    seen.append(resident("equalizer.safetensors"))
+    equalizer.shifts_of_rows(ready.vectors)
+    equalizer.shifts_of_rows(ready.vectors[:1000])
+    seen.append(max(resident("vectors.npy"), resident("equalizer.safetensors")))
+    assert len(seen) > 30
+    assert max(seen) < 1e6
+    assert equalizer.vectors_[:].sum() != 0
+    assert resident("equalizer.safetensors") > 3e6  # this is how it would show

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from isomargin.core.memory import forget_pages
 from isomargin.core.progress import progress_bar
 from isomargin.equalize.rows import CHUNK, Floats, Singles, are_same, mean_of_ranks
-from isomargin.measure.pairs.neighbours import nearest_in_reference
+from isomargin.measure.pairs.neighbours import NearestLists, add_rectangle
 
-SEARCHED = 8192  # rows whose neighbours are searched at a time: whole blocks of the search
+SEARCHED = 8192  # rows whose neighbours are searched at a time, in as many others: whole blocks of the search
 
 
 def places_in_reference(vectors: Singles, reference: Singles) -> NDArray[np.int64] | None:
@@ -67,10 +67,14 @@ def search_in_blocks(
     with progress_bar("finding neighbours") as progress:
         for first in range(0, len(vectors), SEARCHED):
             part = slice(first, min(first + SEARCHED, len(vectors)))
-            nearest = nearest_in_reference(vectors[part], reference, skip + neighbours, None, threads)
+            lists = NearestLists.empty(part.stop - part.start, min(skip + neighbours, len(reference)))
+            for begin in range(0, len(reference), SEARCHED):
+                columns = reference[begin : begin + SEARCHED]
+                add_rectangle(vectors[part], columns, lists, None, None, threads, None)
+                forget_pages(reference)
+            nearest = lists.descending(threads)
             offsets[part], largest[part] = mean_of_ranks(nearest, skip, neighbours), nearest[:, 0]
             if progress is not None:
                 progress(part.stop / len(vectors))
             forget_pages(vectors)
-            forget_pages(reference)
     return offsets, largest
