@@ -14,10 +14,9 @@ from isomargin.equalize import large_sets
 from isomargin.equalize.parts import merge_neighbour_files
 from isomargin.measure.pairs import neighbours, tiles
 from isomargin.measure.pairs.neighbour_files import save_found
-from isomargin.measure.pairs.neighbour_parts import merge_found, plan_neighbours
+from isomargin.measure.pairs.neighbour_parts import PROGRAM, merge_found, plan_neighbours
 from isomargin.measure.pairs.neighbours import add_triangle
 from isomargin.measure.pairs.parts import finish_parts, merge_all, merge_counts
-from isomargin.measure.pairs.prepare import WORKING
 from isomargin.measure.pairs.tiles import count_pairs
 from measure.test_parts import FEW_PAIRS, K, assert_identical, drawn, limits, prepared, refusal, resident
 
@@ -100,6 +99,18 @@ def test_shards_are_evaluated_with_an_equalizer_as_one_file_is(files, monkeypatc
     assert_identical(shards, whole)
     assert shards.scores() == whole.scores()
     assert shards.notes == whole.notes
+
+
+def test_rows_are_recognised_in_any_order_although_some_are_equal():
+    generator = np.random.default_rng(0)
+    reference = generator.normal(size=(5000, 4)).astype(np.float32)
+    reference[::10] = reference[0]
+    rows = reference[generator.permutation(5000)]
+    places = large_sets.places_in_reference(rows, reference)
+    np.testing.assert_array_equal(np.sort(places), np.arange(5000))
+    np.testing.assert_array_equal(reference[places], rows)
+    rows[17] = rows[18]  # one row less, another one twice
+    assert large_sets.places_in_reference(rows, reference) is None
 
 
 def test_rows_that_the_reference_does_not_have_are_compared_with_all_of_it(files, monkeypatch):
@@ -225,7 +236,7 @@ def test_neighbours_of_parts_are_the_largest_cosines_in_float64(parts, small_til
 
 def test_an_equalizer_fitted_on_disk_is_that_of_memory_and_is_recognised(files, small_tiles):
     folder, rows, labels, in_file_order = files
-    ready, memory = im.prepare(folder / "shards", folder / "ready"), WORKING + 100_000
+    ready, memory = im.prepare(folder / "shards", folder / "ready"), PROGRAM + 100_000
     assert plan_neighbours(ready, memory=memory, on_disk=True, **FEW).superblocks > 2
     equalizer = im.fit_equalizer(folder / "ready", folder / "fitted.json", memory=memory, **FEW)
     whole = im.Equalizer(**FEW).fit(in_class_order(rows, labels))
@@ -335,7 +346,7 @@ def test_no_more_of_a_reference_is_held_in_memory_than_is_read_at_a_time(tmp_pat
     monkeypatch.setattr("isomargin.equalize.tensor_files.WRITTEN", 1 << 18)
     rows, labels = clusters(6000, 300, dimensions=128)
     im.EmbeddingSet(rows.astype(np.float32), labels).save(tmp_path / "items.npy")
-    ready, memory = im.prepare(tmp_path / "items.npy", tmp_path / "ready"), WORKING + 6_000_000
+    ready, memory = im.prepare(tmp_path / "items.npy", tmp_path / "ready"), PROGRAM + 6_000_000
     seen = []
 
     def look(function):

@@ -25,9 +25,8 @@ def places_in_reference(vectors: Singles, reference: Singles) -> NDArray[np.int6
     """
     if vectors.shape != reference.shape:
         return None
-    in_order = np.arange(len(vectors))
-    if all_same(vectors, reference, in_order):
-        return in_order
+    if all_same(vectors, reference, None):
+        return np.arange(len(vectors))
     hashes, known = row_hashes(vectors), row_hashes(reference)
     order, known_order = np.argsort(hashes, kind="stable"), np.argsort(known, kind="stable")
     if not np.array_equal(hashes[order], known[known_order]):
@@ -37,11 +36,11 @@ def places_in_reference(vectors: Singles, reference: Singles) -> NDArray[np.int6
     return places if all_same(vectors, reference, places) else None
 
 
-def all_same(vectors: Singles, reference: Singles, places: NDArray[np.int64]) -> bool:
-    """Whether each row is the row of the reference at its place, except for rounding."""
+def all_same(vectors: Singles, reference: Singles, places: NDArray[np.int64] | None) -> bool:
+    """Whether each row is the row of the reference at its place, except for rounding; None if they are in order."""
     for first in range(0, len(vectors), CHUNK):
         part = slice(first, first + CHUNK)
-        if not are_same(vectors[part], reference[places[part]]).all():
+        if not are_same(vectors[part], reference[part if places is None else places[part]]).all():
             return False
         forget_pages(vectors)
         forget_pages(reference)

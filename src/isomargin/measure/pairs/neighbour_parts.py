@@ -21,11 +21,12 @@ from isomargin.core.memory import forget_pages, read_size
 from isomargin.core.text import listed_numbers
 from isomargin.measure.pairs import tiles
 from isomargin.measure.pairs.neighbours import LEAST_ROOM, NOTHING, NearestLists, Singles, add_triangle, merge_sorted
-from isomargin.measure.pairs.prepare import MEMORY, WORKING, Prepared
+from isomargin.measure.pairs.prepare import MEMORY, Prepared
 from isomargin.measure.pairs.tile_sequence import TileSequence
 from isomargin.measure.pairs.tiles import Progress
 
 VERSION = 1
+PROGRAM = 320 << 20  # bytes for the program itself, with scikit-learn and compiled code
 Lists = dict[int, Singles]
 """By superblock: (rows, length) each row's largest similarities, largest first; ``NOTHING`` where it has fewer."""
 
@@ -172,9 +173,9 @@ def bytes_needed(plan: NeighbourPlan, width: int, on_disk: bool) -> int:
     room = plan.length + max(plan.length, LEAST_ROOM)
     in_work = 2 * largest * (8 * width + 4 * room + 8 * plan.length + 24)
     if on_disk:
-        return WORKING + in_work
+        return PROGRAM + in_work
     touched = max(len(plan.touched_by(number)) for number in plan.numbers)
-    return WORKING + in_work + 4 * plan.length * min(touched * largest, int(plan.row_edges[-1]))
+    return PROGRAM + in_work + 4 * plan.length * min(touched * largest, int(plan.row_edges[-1]))
 
 
 # ----- parts
