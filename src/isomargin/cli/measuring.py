@@ -208,7 +208,7 @@ def evaluate(
     check_draws(draws, confidence)
     if resample != "classes" and not intervals:
         raise InputError("--resample needs --intervals: give both, or neither")
-    part_options = PartOptions(file, memory, part, work, ray, parts)
+    part_options = PartOptions(file, memory, part, work, ray, parts, equalizer)
     if part is None:
         check_writable(output, ".json")
     for name, given in {"the equalizer": equalizer, "the file of class thresholds": class_thresholds}.items():
@@ -266,7 +266,7 @@ def evaluate(
     if part_options.wanted:
         part_options.check({
             "--labels": bool(labels),
-            "--equalizer": equalizer is not None,
+            "--new-classes": new_classes,
             "--gallery": gallery_options.wanted,
             "--trials": trials is not None,
             "--resample items": resample != "classes",

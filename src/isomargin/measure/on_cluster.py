@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import ray
 
@@ -22,11 +23,16 @@ from isomargin.core.files import locked
 from isomargin.core.memory import read_size
 from isomargin.core.threads import available_cores
 from isomargin.measure.pairs import tiles
+from isomargin.measure.pairs.neighbour_files import PATTERN, NeighbourFile
+from isomargin.measure.pairs.neighbour_parts import NeighbourPlan, number_of_tiles, plan_neighbours
+from isomargin.measure.pairs.neighbours import Singles
 from isomargin.measure.pairs.part_files import PartFile
 from isomargin.measure.pairs.part_plan import PartPlan, plan_for
 from isomargin.measure.pairs.prepare import Prepared
+from isomargin.measure.pairs.row_shifts import RowShifts
 from isomargin.measure.pairs.tiles import PassResult
-from isomargin.measure.ray_parts import Journal, Report, count_on_ray, places
+from isomargin.measure.ray_neighbours import NeighbourJournal, find_on_ray
+from isomargin.measure.ray_parts import AnyPlan, Journal, Report, count_on_ray, places
 from isomargin.measure.settings import Settings
 
 PATIENCE = 60  # seconds in which nodes of a running cluster may still join
@@ -47,6 +53,7 @@ def count(
     folder: Path | None,
     progress: Callable[..., None] | None,
     details: bool,
+    shifts: RowShifts | None = None,
 ) -> tuple[PartPlan, PassResult]:
     """Count all parts of prepared embeddings on a cluster; ``folder`` keeps those that are done."""
     cores, size = 1 if threads is None else checks.whole(threads, "threads"), read_size(memory)
@@ -55,12 +62,42 @@ def count(
         raise InputError(f"parts is {parts}, but {folder} has parts of {kept}: leave it out, or choose another folder")
     with connected(cluster):
         room = wait_for_places(cores, size, cluster)
-        plan = plan_on(prepared, size, settings, parts or kept, room)
+        plan = plan_on(prepared, size, settings, parts or kept, room, shifts)
         report = reporter(plan, progress, details)
         if folder is None:
             return plan, count_on_ray(plan, settings.k, None, cores, report)
         with journal_in(folder, settings) as journal:
             return plan, count_on_ray(plan, settings.k, journal, cores, report)
+
+
+def find(
+    prepared: Prepared,
+    settings: dict[str, Any],
+    cluster: str,
+    parts: int | None,
+    memory: str | int,
+    threads: int | None,
+    folder: Path | None,
+    progress: Callable[..., None] | None,
+    details: bool,
+    finish: Callable[[NeighbourPlan, Callable[[int], Singles]], Any],
+) -> Any:
+    """Find the neighbours of all rows on a cluster; return what ``finish`` makes of the plan and the merged lists.
+
+    ``settings`` are those of an equalizer. The folder keeps parts that are done.
+    """
+    cores, size = 1 if threads is None else checks.whole(threads, "threads"), read_size(memory)
+    kept = None if folder is None else neighbours_kept_in(folder)
+    if parts is not None and kept is not None and parts != kept:
+        raise InputError(f"parts is {parts}, but {folder} has parts of {kept}: leave it out, or choose another folder")
+    with connected(cluster):
+        room = wait_for_places(cores, size, cluster)
+        plan = neighbour_plan_on(prepared, size, settings, parts or kept, room)
+        report = reporter(plan, progress, details)
+        if folder is None:
+            return find_on_ray(plan, None, cores, report, finish)
+        with journal_in(folder, settings, NeighbourJournal) as journal:
+            return find_on_ray(plan, journal, cores, report, finish)
 
 
 # ----- the cluster
@@ -133,15 +170,43 @@ def wait_for_places(threads: int, memory: int, cluster: str) -> int:
 # ----- the plan and the journal
 
 
-def plan_on(prepared: Prepared, memory: int, settings: Settings, parts: int | None, room: int) -> PartPlan:
+def plan_on(
+    prepared: Prepared, memory: int, settings: Settings, parts: int | None, room: int, shifts: RowShifts | None = None
+) -> PartPlan:
     """Plan so many parts; by default several for each place, and at most one pair of superblocks for each part."""
     if parts is not None:
-        return plan_for(prepared, parts, memory, settings)
+        return plan_for(prepared, parts, memory, settings, shifts)
     sampled, blocks = settings.pairs == "stratified", -(-len(prepared.vectors) // tiles.TILE_ROWS)
     most = blocks if sampled else blocks * (blocks + 1) // 2
-    plan = plan_for(prepared, min(PARTS_PER_PLACE * room, most), memory, settings)
+    plan = plan_for(prepared, min(PARTS_PER_PLACE * room, most), memory, settings, shifts)
     cells = plan.superblocks if sampled else plan.superblocks * (plan.superblocks + 1) // 2
-    return plan if cells <= plan.parts else plan_for(prepared, min(cells, plan.tiles), memory, settings)
+    if cells <= plan.parts:
+        return plan
+    return plan_for(prepared, min(cells, plan.tiles), memory, settings, shifts)
+
+
+def neighbour_plan_on(
+    prepared: Prepared, memory: int, settings: dict[str, Any], parts: int | None, room: int
+) -> NeighbourPlan:
+    """Plan so many parts; by default several for each place, and more if the lists of a part would not fit."""
+    sizes = {name: settings[name] for name in ("neighbours", "skip")}
+    if parts is not None:
+        return plan_neighbours(prepared, parts, memory=memory, **sizes)
+    most = number_of_tiles(len(prepared.vectors))
+    parts = min(PARTS_PER_PLACE * room, most)
+    while True:
+        try:
+            return plan_neighbours(prepared, parts, memory=memory, **sizes)
+        except InputError:
+            if parts == most:
+                raise
+            parts = min(2 * parts, most)
+
+
+def neighbours_kept_in(folder: Path) -> int | None:
+    """Return into how many parts the plan of the neighbours in a folder divides the pairs; None if it has none."""
+    first = next(iter(sorted(folder.glob(PATTERN))), None)
+    return None if first is None else int(NeighbourFile.open(first).header["parts"])
 
 
 def parts_kept_in(folder: Path) -> int | None:
@@ -151,7 +216,7 @@ def parts_kept_in(folder: Path) -> int | None:
 
 
 @contextmanager
-def journal_in(folder: Path, settings: Settings) -> Iterator[Journal]:
+def journal_in(folder: Path, settings: Any, kind: type[Journal] = Journal) -> Iterator[Journal]:
     """Use a folder as the journal, alone."""
     with locked(folder, wait=False) as free:
         if not free:
@@ -161,7 +226,7 @@ def journal_in(folder: Path, settings: Settings) -> Iterator[Journal]:
         mark = folder / f".journal-{secrets.token_hex(8)}"
         mark.touch()
         try:
-            yield Journal(folder.resolve(), settings, mark.name)
+            yield kind(folder.resolve(), settings, mark.name)
         finally:
             mark.unlink(missing_ok=True)
 
@@ -169,7 +234,7 @@ def journal_in(folder: Path, settings: Settings) -> Iterator[Journal]:
 # ----- progress
 
 
-def reporter(plan: PartPlan, progress: Callable[..., None] | None, details: bool) -> Report | None:
+def reporter(plan: AnyPlan, progress: Callable[..., None] | None, details: bool) -> Report | None:
     """Turn a function that takes the share of the work done, and a text with ``details``, into one that takes parts."""
     if progress is None:
         return None

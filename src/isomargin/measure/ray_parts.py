@@ -21,6 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from isomargin.core.errors import InputError
 from isomargin.core.text import listed_numbers
 from isomargin.measure.pairs.distances import Floats
+from isomargin.measure.pairs.neighbour_parts import NeighbourPlan
 from isomargin.measure.pairs.part_files import PartFile, already_counted, name_of, save_part
 from isomargin.measure.pairs.part_plan import PartPlan
 from isomargin.measure.pairs.parts import (
@@ -33,7 +34,8 @@ from isomargin.measure.pairs.parts import (
 )
 from isomargin.measure.pairs.prepare import Prepared, is_prepared
 from isomargin.measure.pairs.tiles import PassResult
-from isomargin.measure.settings import Settings
+
+AnyPlan = PartPlan | NeighbourPlan
 
 RETRIES = 3  # of a part whose worker or node dies, or whose files cannot be read or written
 FAILED_PARTS = 3  # after so many failed parts, no others are started
@@ -87,11 +89,13 @@ class SentPlan:
     """Shape of the vectors."""
     prepared: dict[str, Any]
     """Fields of `Prepared` without the vectors."""
+    kind: type
+    """The class of the plan."""
     plan: dict[str, Any]
     """Fields of the plan without the embeddings."""
 
     @classmethod
-    def of(cls, plan: PartPlan, node: str) -> "SentPlan":
+    def of(cls, plan: AnyPlan, node: str) -> "SentPlan":
         """Take the vectors out of a plan."""
         prepared, whole = (
             {field.name: getattr(source, field.name) for field in fields(source)} for source in (plan.prepared, plan)
@@ -99,9 +103,9 @@ class SentPlan:
         shape = prepared.pop("vectors").shape
         del whole["prepared"]
         prepared["folder"] = prepared["folder"].resolve()
-        return cls(plan.digest, node, shape, prepared, whole)
+        return cls(plan.digest, node, shape, prepared, type(plan), whole)
 
-    def open(self) -> PartPlan:
+    def open(self) -> Any:
         """Return the plan, with vectors that are read from the folder or, where it is not seen, from its node."""
         folder: Path = self.prepared["folder"]
         key = self.digest, folder, self.node
@@ -110,9 +114,9 @@ class SentPlan:
             if local is None or local.digest != self.prepared["digest"]:
                 rows: Any = RowsElsewhere(folder, self.shape, self.node)
                 local = Prepared(vectors=rows, **self.prepared)
-            plan = PartPlan(prepared=local, **self.plan)
+            plan = self.kind(prepared=local, **self.plan)
             vars(plan)["digest"] = self.digest  # known already
-            if plan.strips and isinstance(local.vectors, RowsElsewhere):
+            if isinstance(plan, PartPlan) and plan.strips and isinstance(local.vectors, RowsElsewhere):
                 raise InputError(
                     "the queries of classes of more than 512 items are ranked from complete rows, and a worker does "
                     f"not see {folder}: prepare the embeddings on storage that all nodes share, or leave out map_at_r"
@@ -122,8 +126,8 @@ class SentPlan:
         return _plans[key]
 
 
-_plans: dict[tuple[str, Path, str], PartPlan] = {}
-"""The plan that this worker counted last."""
+_plans: dict[tuple[str, Path, str], AnyPlan] = {}
+"""The plan that this worker took a part of last."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +136,8 @@ class Journal:
 
     folder: Path
     """The folder."""
-    settings: Settings
-    """The settings of the evaluation, which the files hold."""
+    settings: Any
+    """The settings of the evaluation or of the equalizer, which the files hold."""
     mark: str
     """Name of a file in it, by which a worker knows that it sees the same folder."""
 
@@ -141,7 +145,7 @@ class Journal:
         """Whether this process sees the folder."""
         return (self.folder / self.mark).exists()
 
-    def has(self, plan: PartPlan, number: int) -> bool:
+    def has(self, plan: Any, number: int) -> bool:
         """Whether a part is in the journal; the file of another plan is refused."""
         return already_counted(self.folder, plan, self.settings, number)
 
@@ -198,6 +202,21 @@ def writable(counts: SuperblockCounts) -> SuperblockCounts:
     return replace(counts, alive=counts.alive.copy(), between=counts.between.copy())
 
 
+@dataclass(frozen=True)
+class Tasks:
+    """What is done on the cluster for a plan of one kind."""
+
+    count: Callable[..., list[Any]]
+    """Returns `Counted`, and what a part has found for each superblock that it touches."""
+    save: Callable[..., None]
+    """Writes a part into the journal, on the driver's node."""
+    merge: Callable[..., list[Any]]
+    """Returns None, and what several parts have found for one superblock, merged."""
+
+
+COUNTING = Tasks(count_or_read, save_here, merge_some)
+
+
 def on(node: str) -> NodeAffinitySchedulingStrategy:
     """Run a task on this node."""
     return NodeAffinitySchedulingStrategy(node, soft=False)
@@ -209,7 +228,7 @@ def on(node: str) -> NodeAffinitySchedulingStrategy:
 class Run:
     """One run over all parts: what is in flight, what waits to be merged, and what has failed."""
 
-    def __init__(self, plan: PartPlan, journal: Journal | None, threads: int) -> None:
+    def __init__(self, plan: AnyPlan, journal: Journal | None, threads: int, tasks: Tasks) -> None:
         self.plan, self.journal, self.threads = plan, journal, threads
         node = ray.get_runtime_context().get_node_id()
         self.sent = ray.put(SentPlan.of(plan, node))
@@ -217,10 +236,10 @@ class Run:
         tried = {"max_retries": RETRIES, "retry_exceptions": [OSError, MemoryError]}
         self.anywhere = {"num_cpus": threads, "memory": plan.memory, **tried}
         self.here = {"num_cpus": min(1, cores_of(node)), "scheduling_strategy": on(node), **tried}
-        self.count = ray.remote(count_or_read)
-        self.save = ray.remote(save_here).options(**self.here)
-        self.merge = ray.remote(merge_some).options(num_cpus=1, num_returns=2, **tried)
-        self.touched = {number: touched_by(plan, number) for number in plan.numbers}
+        self.count = ray.remote(tasks.count)
+        self.save = ray.remote(tasks.save).options(**self.here)
+        self.merge = ray.remote(tasks.merge).options(num_cpus=1, num_returns=2, **tried)
+        self.touched = {number: plan.touched_by(number) for number in plan.numbers}
         self.left = Counter(superblock for found in self.touched.values() for superblock in found)
         self.waiting: list[list[list[Any]]] = [[] for _ in range(plan.superblocks)]  # by height of their tree
         self.counting: dict[Any, tuple[int, list[Any]]] = {}  # the parts in flight: number, counts by superblock
@@ -228,6 +247,40 @@ class Run:
         self.large: dict[int, Floats] = {}
         self.failed: dict[int, str] = {}
         self.done = 0
+
+    def count_all(self, report: Report | None) -> None:
+        """Count all parts; those in the journal come first, and are read."""
+        plan, journal = self.plan, self.journal
+        there = [number for number in plan.numbers if journal is not None and journal.has(plan, number)]
+        known = set(there)
+        to_start = iter([*there, *(number for number in plan.numbers if number not in known)])
+        more, limit, looked = True, 0, 0.0
+        while more or self.counting or self.others:
+            if time.monotonic() - looked > SECONDS:  # nodes come and go
+                limit, looked = IN_FLIGHT * max(1, places(self.threads, plan.memory)), time.monotonic()
+            while more and len(self.counting) < limit and len(self.others) < 2 * limit:
+                number = next(to_start, None)
+                if number is None or len(self.failed) >= FAILED_PARTS:
+                    more = False
+                else:
+                    self.start(number, read=number in known)
+            pending = [*self.counting, *self.others]
+            if pending:
+                ended, _ = ray.wait(pending, num_returns=len(pending), timeout=0, fetch_local=False)
+                for task in ended or ray.wait(pending, timeout=SECONDS, fetch_local=False)[0]:
+                    self.finish(task)
+            if report is not None:
+                report(self.done, min(self.done, len(known)))
+            if self.failed and journal is None:  # nothing would be kept
+                break
+        self.check_failed()
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for task in [*self.counting, *self.others]:
+            ray.cancel(task, force=True)
 
     def start(self, number: int, read: bool) -> None:
         """Submit a part."""
@@ -277,12 +330,12 @@ class Run:
             heights[height] = []
             self.add(superblock, merged, height + 1)
 
-    def take(self, superblock: int) -> SuperblockCounts:
+    def take(self, superblock: int) -> Any:
         """Return the merged counts of a superblock, and let go of them."""
         ((found,),) = (same for same in self.waiting[superblock] if same)
         self.waiting[superblock] = []
         try:
-            return writable(ray.get(found))
+            return ray.get(found)
         except RayError as error:
             raise InputError(f"the counts of a superblock were lost ({reason(error)}){self.advice()}") from error
 
@@ -310,35 +363,9 @@ def count_on_ray(
 
     Of the counts, this process holds those of all classes once, and those of one superblock in addition.
     """
-    run = Run(plan, journal, threads)
-    there = [number for number in plan.numbers if journal is not None and journal.has(plan, number)]
-    known = set(there)
-    to_start = iter([*there, *(number for number in plan.numbers if number not in known)])
-    more, limit, looked = True, 0, 0.0
-    try:
-        while more or run.counting or run.others:
-            if time.monotonic() - looked > SECONDS:  # nodes come and go
-                limit, looked = IN_FLIGHT * max(1, places(threads, plan.memory)), time.monotonic()
-            while more and len(run.counting) < limit and len(run.others) < 2 * limit:
-                number = next(to_start, None)
-                if number is None or len(run.failed) >= FAILED_PARTS:
-                    more = False
-                else:
-                    run.start(number, read=number in known)
-            pending = [*run.counting, *run.others]
-            if pending:
-                ended, _ = ray.wait(pending, num_returns=len(pending), timeout=0, fetch_local=False)
-                for task in ended or ray.wait(pending, timeout=SECONDS, fetch_local=False)[0]:
-                    run.finish(task)
-            if report is not None:
-                report(run.done, min(run.done, len(known)))
-            if run.failed and journal is None:  # nothing would be kept
-                break
-        run.check_failed()
-        return finish_parts(plan, run.take, run.large, k)
-    finally:
-        for task in [*run.counting, *run.others]:
-            ray.cancel(task, force=True)
+    with Run(plan, journal, threads, COUNTING) as run:
+        run.count_all(report)
+        return finish_parts(plan, lambda superblock: writable(run.take(superblock)), run.large, k)
 
 
 def cores_of(node: str) -> float:
@@ -354,11 +381,6 @@ def places(threads: int, memory: int) -> int:
             cores, room = (node["Resources"].get(name, 0) for name in ("CPU", "memory"))
             found += int(min(cores // threads, room // memory))
     return found
-
-
-def touched_by(plan: PartPlan, number: int) -> list[int]:
-    """List the superblocks of which a part leaves counts."""
-    return sorted({superblock for cell in plan.cells(number) for superblock in (cell.one, cell.other)})
 
 
 def reason(error: RayError) -> str:

@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +22,33 @@ from isomargin.measure.pairs.distances import Floats
 from isomargin.measure.pairs.part_plan import PartPlan, plan_for
 from isomargin.measure.pairs.parts import PartCounts, SuperblockCounts, check_numbers, merge_superblocks, narrowed
 from isomargin.measure.pairs.prepare import Prepared, is_prepared
+from isomargin.measure.pairs.row_shifts import DESCRIPTION, RowShifts, has_shifts
 from isomargin.measure.settings import Settings
 
 FORMAT = "isomargin part"
 VERSION = 1
 HEADER = "header.json"
 COMPRESSION = 1  # zlib's fastest level: counts shrink to about a third
+
+
+class NumberedFile(Protocol):
+    """The file of a part of any plan."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """What it says about itself."""
+
+    @property
+    def number(self) -> int:
+        """The number of the part."""
+
+    @property
+    def origin(self) -> str:
+        """What parts that belong together have in common."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +129,7 @@ def header_of(plan: PartPlan, settings: Settings, number: int) -> dict[str, Any]
         "prepared": str(plan.prepared.folder.resolve()),
         "plan": plan.digest,
         "settings": json.loads(json.dumps(asdict(settings))),
+        "equalizer": None if plan.equalizer is None else plan.equalizer.record["digest"],
     }
 
 
@@ -147,8 +169,8 @@ def already_counted(folder: Path, plan: PartPlan, settings: Settings, number: in
     expected = header_of(plan, settings, number)
     if any(header[name] != expected[name] for name in ("plan", "settings")):
         raise InputError(
-            f"{path} belongs to another plan, of other embeddings or with other settings: remove it, or choose another "
-            "folder"
+            f"{path} belongs to another plan, of other embeddings, with other settings or of another equalizer: remove "
+            "it, or choose another folder"
         )
     return True
 
@@ -179,7 +201,9 @@ class PartFolder:
         if not is_prepared(where):
             raise InputError(f"{where} has no prepared embeddings any more: say where they are with --prepared")
         settings = Settings.from_values(**header["settings"])
-        plan = plan_for(Prepared.open(where), int(header["parts"]), int(header["memory"]), settings)
+        equalizer = header.get("equalizer")
+        shifts = None if equalizer is None else shifts_beside(folder, equalizer)
+        plan = plan_for(Prepared.open(where), int(header["parts"]), int(header["memory"]), settings, shifts)
         if plan.digest != header["plan"]:
             raise InputError(f"{where} has other embeddings than those of the parts in {folder}: count the parts again")
         check_numbers(plan, [file.number for file in files])
@@ -199,19 +223,31 @@ class PartFolder:
         return {number: scores for file in self.files for number, scores in file.large().items()}
 
 
-def refuse_foreign(files: Sequence[PartFile]) -> None:
+def shifts_beside(folder: Path, equalizer: str) -> RowShifts:
+    """Open the shifts beside parts that were counted with the equalizer of this digest."""
+    if not has_shifts(folder):
+        raise InputError(f"{folder} has no {DESCRIPTION}, which its parts were counted with: copy the whole folder")
+    found = RowShifts.open(folder)
+    if found.record["digest"] != equalizer:
+        raise InputError(f"the parts in {folder} are of another equalizer than {DESCRIPTION}: count the parts again")
+    return found
+
+
+def refuse_foreign(files: Sequence[NumberedFile]) -> None:
     """Refuse files that do not belong to the plan of most of them."""
     origins = [file.origin for file in files]
     usual = max(origins, key=origins.count)
     foreign = [file.path.name for file in files if file.origin != usual]
     if foreign:
+        equalizers = {file.header.get("equalizer") for file in files}
+        difference = "of another equalizer" if len(equalizers) > 1 else "of other embeddings or with other settings"
         raise InputError(
-            f"{names(foreign)} in {files[0].path.parent} belong to another plan than the other parts, of other "
-            "embeddings or with other settings: remove them, or count them again"
+            f"{names(foreign)} in {files[0].path.parent} belong to another plan than the other parts, {difference}: "
+            "remove them, or count them again"
         )
 
 
-def refuse_doubled(files: Sequence[PartFile]) -> None:
+def refuse_doubled(files: Sequence[NumberedFile]) -> None:
     """Refuse two files of the same part."""
     by_number: dict[int, list[str]] = {}
     for file in files:

@@ -18,12 +18,12 @@ from isomargin.core.errors import InputError
 from isomargin.core.text import listed_numbers
 from isomargin.core.threads import available_cores, one_blas_thread
 from isomargin.measure.pairs import kernels
-from isomargin.measure.pairs.axis import L2
 from isomargin.measure.pairs.counts import PairCounts, RankCounts
 from isomargin.measure.pairs.distances import BinnedDistances, Floats
-from isomargin.measure.pairs.part_plan import Cell, PartPlan
+from isomargin.measure.pairs.part_plan import PartPlan
 from isomargin.measure.pairs.row_ranks import Products, QueryScores, finish_ranks, rank_strip
 from isomargin.measure.pairs.stratified import count_sampled
+from isomargin.measure.pairs.tile_sequence import Cell
 from isomargin.measure.pairs.tiles import Pass, PassResult, Progress, list_by_class
 
 
@@ -115,8 +115,8 @@ def count_cell(
         else:
             first = int(plan.block_edges[cell.one])
             blocks = [(block, first + block) for block in range(cell.first, cell.end)]
-            first_class = int(plan.class_edges[cell.one])
-            count_sampled(the_pass, plan.prepared, plan.columns, plan.seed, first_class, blocks)
+            begins = int(plan.class_edges[cell.one]), int(plan.row_edges[cell.one])
+            count_sampled(the_pass, plan.data(), plan.columns, plan.seed, *begins, blocks)
         negatives = the_pass.sum_counters(the_pass.negatives)
         positives = None
         if keep:
@@ -142,7 +142,7 @@ def rank_large(plan: PartPlan, number: int, threads: int | None) -> dict[int, Fl
     strips = plan.strips_of(number)
     if not strips:
         return {}
-    data = plan.prepared.data()
+    data = plan.data()
     products, rows = Products(data), kernels.Rows(data.class_of, data.starts, data.ends)
     ends = np.cumsum([0, *(end - first for first, end in strips)])
     scores = np.zeros((2, int(ends[-1])))
@@ -161,8 +161,8 @@ def merge_counts(plan: PartPlan, one: PartCounts, other: PartCounts) -> PartCoun
     for counts in (one, other):
         if counts.plan != plan.digest:
             raise InputError(
-                f"part {listed_numbers(counts.numbers)} belongs to another plan, of other embeddings or with other "
-                "settings: count it again"
+                f"part {listed_numbers(counts.numbers)} belongs to another plan, of other embeddings, with other "
+                "settings or of another equalizer: count it again"
             )
     if doubled := sorted(set(one.numbers) & set(other.numbers)):
         raise InputError(f"part {listed_numbers(doubled)} was given twice: give each part once")
@@ -208,7 +208,7 @@ def finish_parts(
 
     ``superblock_counts`` returns the merged counts of a superblock; it is called once for each, in order.
     """
-    data, layout, sizes = plan.prepared.data(), plan.layout, plan.prepared.sizes
+    data, layout, sizes = plan.data(), plan.layout, plan.prepared.sizes
     n = len(data.class_of)
     kind = np.int64 if int(sizes.max()) * n >= 2**32 else np.uint32
     negatives = np.empty((len(sizes), layout.bins), kind)
@@ -247,10 +247,11 @@ def finish_parts(
             ranks = finish_ranks(data, found, tuple(k), plan.map_at_r, pool)
     else:  # no ranks without all negatives
         ranks = RankCounts.from_queries(data.class_of, sizes, (), found.nearer, None, None)
-    kept = BinnedDistances.within_span(negatives, layout.span, L2, appearances=2 if plan.columns is None else 1)
+    kept = BinnedDistances.within_span(negatives, layout.span, data.axis, appearances=2 if plan.columns is None else 1)
     if layout.list_positives:
-        return PassResult(PairCounts(list_by_class(positives, sizes), kept), ranks)
-    return PassResult(PairCounts(BinnedDistances.within_span(positives, layout.span, L2, appearances=1), kept), ranks)
+        return PassResult(PairCounts(list_by_class(positives, sizes, data.axis), kept), ranks)
+    binned = BinnedDistances.within_span(positives, layout.span, data.axis, appearances=1)
+    return PassResult(PairCounts(binned, kept), ranks)
 
 
 def check_complete(plan: PartPlan, superblock: int, counts: SuperblockCounts) -> None:
