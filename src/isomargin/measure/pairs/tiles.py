@@ -204,6 +204,7 @@ class Pass:
             alive=np.zeros(n, np.int32),
             total=np.zeros(n, np.int32),
             floor=np.full(n, kernels.ABOVE_ALL, np.float32),
+            limit=np.full(n, -kernels.ABOVE_ALL, np.float32),
         )
 
     def run(self, work: Callable[[Any], None], tasks: list[Any], until: float) -> None:
