@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 FAST = {"nnan", "ninf", "nsz", "contract", "arcp"}
 ABOVE_ALL = np.float32(1e30)  # above every similarity, equalized or not
 CHUNK = 256  # columns that are passed over together if none of them changes a rank
-GROUP_ROWS = 32  # rows of a tile whose bins are held at once, 64 KB, to be counted by row and then by column
+GROUP_ROWS = 128  # rows of a tile whose bins are held at once, 256 KB, to be counted by row and then by column
 
 
 class Rows(NamedTuple):

@@ -22,6 +22,7 @@ STRIP_CELLS = 1 << 22  # similarities of one strip of complete rows, unless a si
 FINE_BINS = 4096  # bins for the similarities of one query of a large class
 UNRESOLVED = 0.02  # a query is ranked again in float64 if float32 leaves more than this share of its rank unclear
 CHUNK = 1 << 22  # float64 distances held by one worker
+LINE = 16  # bins in a line of the cache
 
 
 class QueryScores(NamedTuple):
@@ -47,15 +48,16 @@ class Products:
         size = shape[0] * shape[1]
         if getattr(self.scratch, "product", np.empty(0)).size < size:
             self.scratch.product = np.empty(size, np.float32)
-            # Not a power of two wide, so that the entries of a column do not compete for the same lines of the cache.
-            width = max(shape[1], self.columns) + kernels.GROUP_ROWS
-            self.scratch.index = np.empty((kernels.GROUP_ROWS, width), np.uint32)
         out: NDArray[np.float32] = self.scratch.product[:size].reshape(shape)
         return self.data.similarity(slice(*rows), slice(*columns), out)
 
     @property
     def index(self) -> NDArray[np.uint32]:
-        """(GROUP_ROWS, more than columns) room for the bins of a few rows, after `similarities`."""
+        """(GROUP_ROWS, at least columns) room for the bins of a few rows of a tile, this worker's."""
+        if not hasattr(self.scratch, "index"):
+            # An odd number of cache lines wide, so that the entries of a column do not compete for the same lines.
+            width = (self.columns // LINE + 1 | 1) * LINE
+            self.scratch.index = np.empty((kernels.GROUP_ROWS, width), np.uint32)
         index: NDArray[np.uint32] = self.scratch.index
         return index
 
