@@ -28,6 +28,7 @@ Tile = tuple[int, int]
 
 TILE_ROWS = 512  # 512 x 512 similarities are 1 MB, so they are still in the core's cache when they are counted
 MOST_CELLS = 1 << 26  # classes x bins: 268 MB of counters
+CLEARED = 1 << 22  # counters that a thread sets to zero at a time
 CELLS_TIMES_ROWS = 1 << 41  # the more rows, the fewer bins, so that the counters of a tile stay in the cache
 MOST_BINS = 1 << 17
 LISTED_POSITIVES = 1 << 24  # more positive pairs than this are counted in bins instead of listed
@@ -183,7 +184,10 @@ class Pass:
     def new_bins(self, base: NDArray[np.uint64], rows: int | None = None) -> kernels.Bins:
         """Return counters set to zero: a row for each class in each block, unless another number is given."""
         counters = np.empty((rows or len(self.data.sizes) + len(self.extra_class)) * self.bins, np.uint32)
-        counters.fill(0)  # unlike those of np.zeros, the pages may be large ones, of which a tile touches few
+        # Unlike those of np.zeros, the pages may be large ones, of which a tile touches few. The system clears them at
+        # their first use, on the thread that uses them.
+        parts = [slice(first, first + CLEARED) for first in range(0, counters.size, CLEARED)]
+        share_tasks(lambda part: counters[part].fill(0), parts, self.threads)
         low, high = self.layout.span
         per_distance = np.float32(self.bins / (high - low))
         return kernels.Bins(counters, base, np.float32(low), per_distance, np.float32(self.bins - 1))
