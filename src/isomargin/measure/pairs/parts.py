@@ -6,7 +6,6 @@ sums are formed only once all parts are merged, in the order of the rows.
 """
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from isomargin.core import checks
 from isomargin.core.errors import InputError
 from isomargin.core.text import listed_numbers
-from isomargin.core.threads import available_cores, one_blas_thread
+from isomargin.core.threads import one_blas_thread, share_tasks
 from isomargin.measure.pairs import kernels
 from isomargin.measure.pairs.counts import PairCounts, RankCounts
 from isomargin.measure.pairs.distances import BinnedDistances, Floats
@@ -151,8 +150,8 @@ def rank_large(plan: PartPlan, number: int, threads: int | None) -> dict[int, Fl
         queries = slice(int(ends[index]), int(ends[index + 1]))
         rank_strip(products, rows, strips[index], scores[0, queries], scores[1, queries])
 
-    with one_blas_thread(), ThreadPoolExecutor(threads or available_cores()) as pool:
-        list(pool.map(work, range(len(strips))))
+    with one_blas_thread():
+        share_tasks(work, range(len(strips)), threads)
     return {number: scores}
 
 
@@ -243,8 +242,8 @@ def finish_parts(
             found.average_precision[start:end] = scores[1, first : first + end - start]
             first += end - start
     if plan.columns is None:
-        with one_blas_thread(), ThreadPoolExecutor(threads or available_cores()) as pool:
-            ranks = finish_ranks(data, found, tuple(k), plan.map_at_r, pool)
+        with one_blas_thread():
+            ranks = finish_ranks(data, found, tuple(k), plan.map_at_r, threads)
     else:  # no ranks without all negatives
         ranks = RankCounts.from_queries(data.class_of, sizes, (), found.nearer, None, None)
     kept = BinnedDistances.within_span(negatives, layout.span, data.axis, appearances=2 if plan.columns is None else 1)
