@@ -7,6 +7,7 @@ NEEDED = {
     "integrations/sentence_transformers": "sentence_transformers",
     "integrations/lightning": "pytorch_lightning",
     "measure/on_cluster": "ray",
+    "measure/ray_neighbours": "ray",
     "measure/ray_parts": "ray",
 }
 """By the name of a file in isomargin: the package that it imports."""

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isomargin.measure.pairs import tiles
-from isomargin.measure.pairs.part_plan import HELD, Cell, PartPlan, class_bytes, count_bytes, plan_parts
+from isomargin.measure.pairs.part_plan import HELD, PartPlan, class_bytes, count_bytes, plan_parts
 from isomargin.measure.pairs.prepare import WORKING, Prepared
+from isomargin.measure.pairs.tile_sequence import Cell
 
 TILE = tiles.TILE_ROWS**2
 GRID = 101

@@ -21,9 +21,10 @@ import numpy as np
 import isomargin as im
 from isomargin.measure.pairs import tiles
 from isomargin.measure.pairs.part_files import COMPRESSION, PartFile, save_part
-from isomargin.measure.pairs.part_plan import Cell, PartPlan, Prepared
+from isomargin.measure.pairs.part_plan import PartPlan, Prepared
 from isomargin.measure.pairs.parts import PartCounts, count_cell, count_part, finish_parts, merge_counts
 from isomargin.measure.pairs.summary import summarize
+from isomargin.measure.pairs.tile_sequence import Cell
 from isomargin.measure.pairs.torch_tiles import STRIP, count_pairs_with_torch, strips
 from isomargin.measure.parts import assemble
 from isomargin.measure.settings import Settings

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from isomargin.equalize.class_thresholds import ClassThresholds
     from isomargin.equalize.cross_validation import EqualizerCV
     from isomargin.equalize.equalizer import Equalizer
+    from isomargin.equalize.parts import fit_equalizer, merge_neighbours
     from isomargin.io.embedding_set import EmbeddingSet
     from isomargin.measure.comparison import compare
     from isomargin.measure.diagnosis import diagnose
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from isomargin.measure.pairs.gallery_parts import count_gallery_part
     from isomargin.measure.pairs.gallery_plan import plan_gallery
     from isomargin.measure.pairs.gallery_prepare import prepare_gallery
+    from isomargin.measure.pairs.neighbour_parts import find_neighbours, plan_neighbours
     from isomargin.measure.pairs.part_plan import plan_parts
     from isomargin.measure.pairs.parts import count_part
     from isomargin.measure.pairs.prepare import prepare
@@ -71,7 +73,9 @@ __all__ = [
     "evaluate_pairs",
     "evaluate_shards",
     "figures",
+    "find_neighbours",
     "fit_adapter",
+    "fit_equalizer",
     "load_data",
     "load_glyphs",
     "load_recipe",
@@ -80,10 +84,12 @@ __all__ = [
     "make_model",
     "make_templates",
     "merge_gallery_parts",
+    "merge_neighbours",
     "merge_parts",
     "open_run",
     "opis",
     "plan_gallery",
+    "plan_neighbours",
     "plan_parts",
     "prepare",
     "prepare_gallery",
@@ -121,7 +127,9 @@ _HOMES = {
     "evaluate_gallery": "isomargin.measure.gallery",
     "evaluate_gallery_shards": "isomargin.measure.gallery_parts",
     "evaluate_pairs": "isomargin.measure.trials",
+    "find_neighbours": "isomargin.measure.pairs.neighbour_parts",
     "fit_adapter": "isomargin.training.adapt",
+    "fit_equalizer": "isomargin.equalize.parts",
     "load_data": "isomargin.data.registry",
     "load_glyphs": "isomargin.data.glyphs",
     "load_recipe": "isomargin.training.recipe",
@@ -131,8 +139,10 @@ _HOMES = {
     "evaluate_shards": "isomargin.measure.parts",
     "make_templates": "isomargin.measure.pairs.gallery_inputs",
     "merge_gallery_parts": "isomargin.measure.gallery_parts",
+    "merge_neighbours": "isomargin.equalize.parts",
     "merge_parts": "isomargin.measure.parts",
     "plan_gallery": "isomargin.measure.pairs.gallery_plan",
+    "plan_neighbours": "isomargin.measure.pairs.neighbour_parts",
     "plan_parts": "isomargin.measure.pairs.part_plan",
     "prepare": "isomargin.measure.pairs.prepare",
     "prepare_gallery": "isomargin.measure.pairs.gallery_prepare",

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isomargin.measure.pairs import neighbours
+from isomargin.measure.pairs import tiles
 from isomargin.measure.pairs.neighbours import NOTHING, grow, nearest_in_reference, nearest_in_set
 
 CLOSE = 1e-6  # float32 products of a few dozen dimensions
@@ -32,7 +32,7 @@ def in_set(vectors, length, groups=None):
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("length", [1, 7, 70, 400])
 def test_of_a_set_of_several_blocks_each_row_has_its_nearest_others(length, threads, monkeypatch):
-    monkeypatch.setattr(neighbours, "TILE_ROWS", 50)  # the last block has 21 rows
+    monkeypatch.setattr(tiles, "TILE_ROWS", 50)  # the last block has 21 rows
     vectors = unit(371)
     found = nearest_in_set(vectors, length, threads=threads)
     np.testing.assert_allclose(found, in_set(vectors, length), atol=CLOSE)
@@ -52,7 +52,7 @@ def test_of_any_set_each_row_has_its_nearest_others_of_other_groups(seed, rows, 
         vectors = np.eye(3, dtype=np.float32)[generator.integers(0, 3, rows)]
     groups = generator.integers(0, generator.integers(1, rows + 1), rows)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(neighbours, "TILE_ROWS", tile_rows)
+        patch.setattr(tiles, "TILE_ROWS", tile_rows)
         found, grouped = nearest_in_set(vectors, length), nearest_in_set(vectors, length, groups)
     np.testing.assert_allclose(found, in_set(vectors, length), atol=CLOSE)
     np.testing.assert_allclose(grouped, in_set(vectors, length, groups), atol=CLOSE)
@@ -68,7 +68,7 @@ def test_in_any_reference_each_query_has_its_nearest_rows_except_the_excluded(se
     )
     excluded = generator.integers(-1, rows, queries)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(neighbours, "TILE_ROWS", tile_rows)
+        patch.setattr(tiles, "TILE_ROWS", tile_rows)
         every = nearest_in_reference(vectors, reference, length)
         found = nearest_in_reference(vectors, reference, length, excluded)
     nothing = np.zeros((queries, rows), bool)
@@ -82,7 +82,7 @@ def test_in_any_reference_each_query_has_its_nearest_rows_except_the_excluded(se
 def test_a_set_that_has_grown_is_as_if_it_were_searched_anew(seed, known, new, length, tile_rows):
     vectors = unit(known + new, seed=seed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(neighbours, "TILE_ROWS", tile_rows)
+        patch.setattr(tiles, "TILE_ROWS", tile_rows)
         before = nearest_in_set(vectors[:known], length)  # all there are where the known rows are fewer than the list
         old, added = grow(vectors[:known], before, vectors[known:], length)
     np.testing.assert_allclose(np.concatenate([old, added]), in_set(vectors, length), atol=CLOSE)
@@ -105,14 +105,14 @@ def test_copies_of_a_row_are_neighbours_and_the_row_itself_is_not():
 
 
 def test_the_result_does_not_depend_on_the_number_of_threads(monkeypatch):
-    monkeypatch.setattr(neighbours, "TILE_ROWS", 16)
+    monkeypatch.setattr(tiles, "TILE_ROWS", 16)
     vectors = unit(200)
     alone, together = nearest_in_set(vectors, 20, threads=1), nearest_in_set(vectors, 20, threads=8)
     np.testing.assert_array_equal(alone, together)
 
 
 def test_progress_ends_at_one_and_never_falls(monkeypatch):
-    monkeypatch.setattr(neighbours, "TILE_ROWS", 16)
+    monkeypatch.setattr(tiles, "TILE_ROWS", 16)
     seen = []
     nearest_in_set(unit(70), 3, progress=seen.append)
     assert seen == sorted(seen)

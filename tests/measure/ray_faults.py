@@ -35,7 +35,7 @@ def counted(folder: Path) -> list[int]:
 def install() -> None:
     """Put the faults into this process."""
     faults = json.loads(os.environ[VARIABLE])
-    from isomargin.measure import part_work
+    from isomargin.measure import ray_galleries, ray_parts
     from isomargin.measure.pairs import tiles
 
     for name, value in faults.get("limits", {}).items():
@@ -55,5 +55,5 @@ def install() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return counts
 
-    for name in ("count_part", "count_gallery_part"):
-        setattr(part_work, name, partial(count_and_fail, getattr(part_work, name)))
+    ray_parts.count_part = partial(count_and_fail, ray_parts.count_part)
+    ray_galleries.count_gallery_part = partial(count_and_fail, ray_galleries.count_gallery_part)

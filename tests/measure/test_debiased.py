@@ -335,3 +335,15 @@ def test_it_does_not_hang_on_how_many_images_of_large_classes_are_looked_at(monk
     fewer = im.evaluate(rows, labels)
     assert fewer.debiased_opis != found.debiased_opis
     assert fewer.debiased_opis == pytest.approx(found.debiased_opis, rel=0.05)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_it_does_not_depend_on_threads_nor_on_how_many_classes_are_estimated_at_a_time(threads, monkeypatch):
+    from isomargin.measure.statistics import item_noise
+
+    rows, labels = small()
+    found = im.evaluate(rows, labels).item_noise
+    monkeypatch.setattr(item_noise, "CLASSES", 7)
+    again = im.evaluate(rows, labels, threads=threads).item_noise
+    for name in ("classes", "sensitivity", "false_accepts", "covariance"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(found, name))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import isomargin as im
 from compare import assert_scores_agree, clusters
 from isomargin.measure import evaluate as evaluate_module
+from isomargin.measure.pairs import inputs
 from isomargin.measure.pairs import tiles as pairs_module
 from isomargin.measure.pairs.counts import PairCounts
 from isomargin.measure.pairs.distances import BinnedDistances, ListedDistances
@@ -218,6 +219,20 @@ def test_an_error_in_a_worker_reaches_the_caller(monkeypatch):
     monkeypatch.setattr(pairs_module.kernels, "count_negatives", broken)
     with pytest.raises(MemoryError, match="no room"):
         count_pairs(sort_by_class(*clusters(600, 10)), k=K)
+
+
+@pytest.mark.parametrize("threads", [2, 5])
+def test_rows_scaled_by_several_threads_are_those_of_one(threads, monkeypatch):
+    monkeypatch.setattr(inputs, "CHUNK", 64)  # a few rows at a time
+    generator = np.random.default_rng(7)
+    rows, order = generator.normal(size=(203, 12)), generator.permutation(203)
+    lengths, alone = np.empty((2, 203))
+    expected = inputs.unit_rows(rows, order, np.float32, alone, threads=1)
+    np.testing.assert_array_equal(inputs.unit_rows(rows, order, np.float32, lengths, threads=threads), expected)
+    np.testing.assert_array_equal(lengths, alone)
+    rows[[4, 90, 200]] = np.nan
+    with pytest.raises(im.InputError, match=r"^rows 4, 90, 200 of embeddings are NaN"):
+        inputs.unit_rows(rows, order, np.float32, threads=threads)
 
 
 def test_no_distance_exceeds_the_reach_that_bins_span():

@@ -1,14 +1,31 @@
-"""Counting on a Ray cluster: bad input is refused. What is counted is in test_ray_counts.py."""
+"""Counting on a Ray cluster: the single pass bit for bit, although a worker is killed; bad input is refused."""
 
 import importlib.util
 import socket
+from collections import Counter
 
+import numpy as np
 import pytest
 
 import isomargin as im
 from compare import clusters
+from isomargin.measure.gallery_parts import merge_gallery_files
+from isomargin.measure.pairs.gallery_pass import GalleryPass, ProbeScores
+from isomargin.measure.pairs.gallery_tiles import compare_in_tiles
+from isomargin.measure.pairs.part_plan import plan_for
+from isomargin.measure.pairs.tiles import count_pairs
+from isomargin.measure.parts import merge_files
+from isomargin.measure.settings import Settings
+from measure import ray_faults
+from measure.test_gallery_parts import assert_identical as assert_identical_passes
+from measure.test_gallery_parts import draw, save
+from measure.test_parts import FEW_PAIRS, assert_identical, limits
 
+pytestmark = pytest.mark.xdist_group("Ray")
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
+
+SMALL = {"MOST_BINS": 512, "TILE_ROWS": 32}
+"""Limits of the pass, here and in workers."""
 
 
 def refusal(run, *arguments):
@@ -40,7 +57,7 @@ def test_an_address_without_a_cluster_is_refused_at_once(shard, run, monkeypatch
     ("options", "expected"),
     [
         (["--ray", "local", "--gallery", "gallery.npz"], "gallery: gallery.npz is not a shard"),
-        (["--ray", "local", "--equalizer", "local.json"], "--equalizer cannot be used with shards"),
+        (["--ray", "local", "--new-classes"], "--new-classes cannot be used with shards"),
         (["--ray", "local", "--part", "1/4"], "--part counts one part here and --ray all parts on a cluster"),
         (["--parts", "4"], "--parts is for --ray"),
     ],
@@ -52,3 +69,82 @@ def test_options_that_do_not_go_with_ray_are_refused(options, expected, shard, r
 def test_parts_without_a_cluster_are_refused(shard):
     with pytest.raises(im.InputError, match="parts is 4, but all parts are counted in this process"):
         im.evaluate_shards(shard, parts=4)
+
+
+# ----- on a cluster, last: it stays connected until the end of the file
+
+ON_CLUSTER = {"memory": "700MB", "cluster": "auto"}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """A prepared set on a cluster of two workers, of which one is killed with part 3 of the counts, one with part 9."""
+    import ray
+
+    folder = tmp_path_factory.mktemp("cluster")
+    rows, labels = clusters(900, 30, dimensions=8)
+    im.EmbeddingSet(rows, labels).save(folder / "items.npy")
+    with pytest.MonkeyPatch.context() as patch, limits(**SMALL):
+        for name, value in ray_faults.LOCAL.items():
+            patch.setenv(name, value)
+        prepared = im.prepare(folder / "items.npy", folder / "prepared")
+        faults = ray_faults.environment(folder, limits=SMALL, killed_once=[3, 9])
+        ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=faults)
+        try:
+            yield prepared
+        finally:
+            ray.shutdown()
+
+
+@needs_ray
+def test_counts_on_ray_are_the_single_pass_bit_for_bit_although_a_worker_is_killed(cluster):
+    plan = plan_for(cluster, 8, "700MB", Settings())
+    single = count_pairs(cluster.data(), k=Settings().k, layout=plan.layout)  # compiles for the workers too
+    shares: list[float] = []
+    evaluation = im.evaluate_shards(cluster.folder, parts=8, progress=shares.append, **ON_CLUSTER, **FEW_PAIRS)
+    assert (cluster.folder.parent / "killed-3").exists()
+    assert ray_faults.counted(cluster.folder.parent) == [1, 2, 3, 3, 4, 5, 6, 7, 8]
+    assert_identical(evaluation, single)
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+
+
+@needs_ray
+def test_an_equalizer_is_fitted_and_its_scores_are_counted_on_ray_bit_for_bit(cluster, tmp_path):
+    settings = {"neighbours": 20, "skip": 10}
+    rows, labels = clusters(900, 30, dimensions=8)
+    in_memory = im.Equalizer(**settings).fit(rows[np.argsort(labels, kind="stable")])
+    work = tmp_path / "work"
+    for _ in range(2):  # the second time, all parts are there
+        fitted = im.fit_equalizer(
+            cluster.folder, tmp_path / "equalizer.json", work=work, parts=5, **ON_CLUSTER, **settings
+        )
+        np.testing.assert_array_equal(fitted.nearest_, in_memory.nearest_)
+    assert len(list(work.glob("neighbours-?-of-5.npz"))) == 5
+    evaluation = im.evaluate_shards(
+        cluster.folder, parts=4, work=tmp_path / "counts", equalizer=fitted, **ON_CLUSTER, **FEW_PAIRS
+    )
+    plan = im.plan_parts(cluster, 4, memory="700MB", equalizer=fitted)
+    single = count_pairs(cluster.data(fitted.shifts_of_rows(cluster.vectors)), k=Settings().k, layout=plan.layout)
+    assert_identical(evaluation, single)
+    assert evaluation.equalizer == fitted.record()
+    assert_identical(merge_files(tmp_path / "counts"), single)
+
+
+@needs_ray
+def test_a_gallery_on_ray_is_the_single_pass_bit_for_bit_although_a_worker_is_killed(cluster, tmp_path):
+    prepared = im.prepare_gallery(*save(tmp_path, *draw(items=900, classes=300, probes=700)), tmp_path / "prepared")
+    plan = im.plan_gallery(prepared, 9, memory=ON_CLUSTER["memory"])
+    single = compare_in_tiles(prepared.data(), layout=plan.layout)
+    before, notes = ray_faults.counted(cluster.folder.parent), cluster.folder.parent
+    folder = tmp_path / "work"
+    evaluation = im.evaluate_gallery_shards(prepared.folder, work=folder, parts=9, **ON_CLUSTER)
+    counted = Counter(ray_faults.counted(notes)) - Counter(before)
+    assert (notes / "killed-9").exists()
+    assert set(counted) == set(range(1, 10))
+    assert counted[9] == 2
+    again = im.evaluate_gallery_shards(prepared.folder, work=folder, **ON_CLUSTER)  # from the files of the parts
+    assert Counter(ray_faults.counted(notes)) - Counter(before) == counted
+    for found in (evaluation, again, merge_gallery_files(folder)):
+        scores = ProbeScores(*(getattr(found.gallery, name) for name in ProbeScores._fields))
+        assert_identical_passes(GalleryPass(found.counts, found.gallery.by_probe, scores), single)

@@ -3,7 +3,6 @@
 import json
 import shlex
 import sys
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -11,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from isomargin.cli.common import check_writable, print_renderable, writing
-from isomargin.cli.opening import EmbeddingsKey, Labels, LabelsKey, kind_of, open_embeddings, read_options
+from isomargin.cli.equalizing_parts import NOT_JUDGED, equalize_in_parts, notes
+from isomargin.cli.opening import EmbeddingsKey, Labels, LabelsKey, ReadOptions, kind_of, open_embeddings, read_options
+from isomargin.cli.parts import Memory, Part, PartOptions, Parts, Ray, Work
 from isomargin.core.errors import InputError
 from isomargin.core.text import printable
 from isomargin.io.stores.address import as_path
@@ -30,6 +31,9 @@ KEEP = """\
 Next:
   isomargin threshold {file} --far {far:g} --output card.json
 The equalizer was written all the same."""
+UNLABELLED = (
+    "Without labels nothing was judged: evaluate a labelled sample with and without --equalizer before you rely on it."
+)
 DEFAULTS = {"objective": "far", "new_classes": True, "recall_loss": 0.3, "target_far": None, "seed": 0}
 """Of the options that only cross-validation uses."""
 
@@ -102,6 +106,11 @@ def equalize(
         int | None, typer.Option(min=0, help="Seed of the division of classes into folds.", show_default="0")
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Number of CPU threads. By default one per core.")] = None,
+    memory: Memory = None,
+    part: Part = None,
+    work: Work = None,
+    ray: Ray = None,
+    parts: Parts = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Correct similarities so that one threshold holds for more classes, without retraining.
@@ -109,7 +118,6 @@ def equalize(
     The settings are chosen by cross-validation over classes. The table compares raw with equalized similarities on
     classes that had no part in choosing, and a sentence says whether equalizing is worth it.
     """
-    check_place(output, [file, *([] if reference is None else [reference]), *(labels or [])])
     given = {"neighbours": neighbours, "skip": skip, "weight": weight}
     judging = {
         "objective": objective,
@@ -118,12 +126,24 @@ def equalize(
         "target_far": target_far,
         "seed": seed,
     }
+    part_options = PartOptions(reference or file, memory, part, work, ray, parts)
+    if part_options.wanted:
+        unused = {option_name(name): value is not None for name, value in judging.items()}
+        part_options.check({"--labels": bool(labels), **unused})
+        part_options.check_part({"--json": as_json})
+        reading = ReadOptions(None, embeddings_key, labels_key)
+        settings = chosen_settings(given, reference)
+        in_parts = equalize_in_parts(part_options, reading, output, threads, settings)
+        if in_parts is not None:
+            report_unlabelled(in_parts, output, as_json, NOT_JUDGED)
+        return
+    check_place(output, [file, *([] if reference is None else [reference]), *(labels or [])])
     if unlabelled:
         refuse_unused({"labels": labels or None, **judging})
-        equalizer = fit_unlabelled(reference or file, embeddings_key, given, reference is not None, threads)
+        equalizer = fit_unlabelled(reference or file, embeddings_key, chosen_settings(given, reference), threads)
         with writing(output):
             equalizer.save(output)
-        report_unlabelled(equalizer, output, as_json)
+        report_unlabelled(equalizer, output, as_json, UNLABELLED)
         return
     from isomargin.equalize.cross_validation import TARGET_FAR, EqualizerCV
 
@@ -144,9 +164,20 @@ def equalize(
 
 def refuse_unused(options: Mapping[str, Any]) -> None:
     """Refuse options that --unlabelled has no use for."""
-    unused = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]
+    unused = [option_name(name) for name, value in options.items() if value is not None]
     if unused:
         raise InputError(f"{' and '.join(unused)} beside --unlabelled: without labels nothing is judged; leave out one")
+
+
+def option_name(name: str) -> str:
+    """Return the option of a setting."""
+    return f"--{name.replace('_', '-')}"
+
+
+def chosen_settings(given: Mapping[str, Any], reference: Path | None) -> dict[str, Any]:
+    """Return the settings that were given, with those of a cohort if the reference is one."""
+    settings = {name: value for name, value in given.items() if value is not None}
+    return settings if reference is None else {"skip": 0, **settings, "method": "cohort"}
 
 
 def check_place(output: Path, sources: list[Path]) -> None:
@@ -187,34 +218,22 @@ def distinct(ids: Any) -> Any:
     return None if ids is None or len(np.unique(ids)) < len(ids) else ids
 
 
-def fit_unlabelled(
-    path: Path, embeddings_key: str, given: dict[str, Any], cohort: bool, threads: int | None
-) -> "Equalizer":
+def fit_unlabelled(path: Path, embeddings_key: str, settings: dict[str, Any], threads: int | None) -> "Equalizer":
     """Fit an equalizer with the default settings, except for those given; notes go to standard error."""
     from isomargin.equalize.equalizer import Equalizer
 
-    settings = {name: value for name, value in given.items() if value is not None}
-    if cohort:
-        settings = {"skip": 0, **settings, "method": "cohort"}
     vectors, ids = read_unlabelled(path, embeddings_key)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        equalizer = Equalizer(**settings, threads=threads).fit(vectors, ids=ids)
-    for warning in caught:
-        print(printable(f"note: {warning.message}"), file=sys.stderr)
-    return equalizer
+    with notes():
+        return Equalizer(**settings, threads=threads).fit(vectors, ids=ids)
 
 
-def report_unlabelled(equalizer: "Equalizer", output: Path, as_json: bool) -> None:
-    """Print the settings of an equalizer that was not judged."""
+def report_unlabelled(equalizer: "Equalizer", output: Path, as_json: bool, reason: str) -> None:
+    """Print the settings of an equalizer that was not judged, and the reason."""
     if as_json:
         print(json.dumps({"equalizer": equalizer.record(), "verdict": None}, indent=1))
     else:
         first, last = equalizer.skip_ + 1, equalizer.skip_ + equalizer.neighbours_
-        print(
-            f"Equalized by neighbours {first} to {last}, weight {equalizer.weight_:g}. Without labels nothing was "
-            "judged: evaluate a labelled sample with and without --equalizer before you rely on it."
-        )
+        print(f"Equalized by neighbours {first} to {last}, weight {equalizer.weight_:g}. {reason}")
     print_written(output)
 
 

@@ -210,7 +210,7 @@ def evaluate(
     check_draws(draws, confidence)
     if resample != "classes" and not intervals:
         raise InputError("--resample needs --intervals: give both, or neither")
-    part_options = PartOptions(file, memory, part, work, ray, parts, gallery)
+    part_options = PartOptions(file, memory, part, work, ray, parts, equalizer, gallery)
     if part is None:
         check_writable(output, ".json")
     for name, given in {"the equalizer": equalizer, "the file of class thresholds": class_thresholds}.items():
@@ -273,7 +273,7 @@ def evaluate(
             gallery_options.check_parts({"--equalizer": equalizer is not None})
         part_options.check({
             "--labels": bool(labels),
-            "--equalizer": equalizer is not None,
+            "--new-classes": new_classes,
             "--gallery-labels": gallery_labels is not None,
             "--trials": trials is not None,
             "--resample items": resample != "classes",

@@ -206,11 +206,11 @@ def open_card(path: Path) -> "ThresholdCard | None":
     return ThresholdCard.load(path) if kind_of(path) == "card" else None
 
 
-def open_equalizer(path: Path) -> "Equalizer":
-    """Read an equalizer."""
+def open_equalizer(path: Path, mapped: bool = False) -> "Equalizer":
+    """Read an equalizer; with ``mapped``, its reference stays in the file."""
     from isomargin.equalize.equalizer import Equalizer
 
-    return Equalizer.load(path)
+    return Equalizer.load(path, mapped)
 
 
 def open_source(path: Path, options: ReadOptions = AS_USUAL, notes: bool = True) -> "Source":

@@ -13,7 +13,7 @@ import typer
 
 from isomargin.cli.common import check_writable, show, writing
 from isomargin.cli.galleries import GalleryOptions, LeaveOneOut, TemplateOption
-from isomargin.cli.opening import EmbeddingsKey, LabelsKey, ReadOptions
+from isomargin.cli.opening import EmbeddingsKey, LabelsKey, ReadOptions, open_equalizer
 from isomargin.core.errors import InputError
 from isomargin.core.memory import read_size
 from isomargin.core.progress import progress_bar
@@ -21,6 +21,8 @@ from isomargin.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from isomargin.measure.evaluation import Evaluation
+    from isomargin.measure.pairs.prepare import Prepared
+    from isomargin.measure.pairs.row_shifts import RowShifts
 
 MEMORY = "4GB"
 
@@ -91,6 +93,8 @@ class PartOptions:
     """The Ray cluster."""
     parts: int | None = None
     """Number of parts on it."""
+    equalizer: Path | None = None
+    """What equalizes similarities."""
     gallery: Path | None = None
     """The gallery, if the embeddings are probes."""
 
@@ -177,6 +181,7 @@ def evaluate_in_parts(
             progress="auto",
             cluster=options.ray,
             parts=options.parts,
+            equalizer=None if options.equalizer is None else open_equalizer(options.equalizer, mapped=True),
             **keys,
             **settings,
         )
@@ -186,6 +191,7 @@ def count_one(
     options: PartOptions, reading: ReadOptions, output: Path | None, threads: int | None, settings: dict[str, Any]
 ) -> None:
     """Count one part and write it to the folder ``output``; a part that is already there is left as it is."""
+    from isomargin.equalize.saving import read_values
     from isomargin.measure.evaluate import check_rates
     from isomargin.measure.pairs.part_files import already_counted, name_of, save_part
     from isomargin.measure.pairs.part_plan import plan_for
@@ -196,11 +202,13 @@ def count_one(
     output = folder_of_parts(output)
     checked = part_settings(**settings)
     memory = options.memory or MEMORY
+    digest = "" if options.equalizer is None else read_values(options.equalizer, "equalizer")["digest"]
     with writing(output):
         keys = {"embeddings_key": reading.embeddings_key, "labels_key": reading.labels_key}
         prepared = prepare_once(options.source, output, memory, **keys)
-        check_rates(prepared.data(), checked)
-        plan = plan_for(prepared, parts, memory, checked)
+        shifts = None if options.equalizer is None else shifts_of_parts(prepared, options.equalizer, digest, output)
+        check_rates(prepared.data(None if shifts is None else shifts.shifts), checked)
+        plan = plan_for(prepared, parts, memory, checked, shifts)
         output.mkdir(parents=True, exist_ok=True)
         path = output / name_of(plan, number)
         count_unless_there(
@@ -229,6 +237,13 @@ def count_unless_there(path: Path, there: bool, name: str, count: Callable[[Any]
     with progress_bar(f"counting {name}") as report:
         count(report)
     print(f"{name}: {path}, counted in {time.monotonic() - begin:.1f} s")
+
+
+def shifts_of_parts(prepared: "Prepared", equalizer: Path, digest: str, output: Path) -> "RowShifts":
+    """Open the shifts in the folder of the parts; only the first part has to read the equalizer's reference."""
+    from isomargin.measure.pairs.row_shifts import shifts_once
+
+    return shifts_once(prepared, output, digest, lambda: open_equalizer(equalizer, mapped=True))
 
 
 def prepare(
@@ -264,9 +279,12 @@ def prepare(
 
 
 def merge(
-    folder: Annotated[Path, typer.Argument(help="The folder that `isomargin evaluate --part` wrote to.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(help="The folder that `isomargin evaluate --part` or `isomargin equalize --part` wrote to."),
+    ],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the evaluation to this .json file.")
+        Path | None, typer.Option("--output", "-o", help="Write the evaluation, or the equalizer, to this .json file.")
     ] = None,
     prepared: Annotated[
         Path | None, typer.Option(help="Where the prepared embeddings are, if they were moved since.")
@@ -275,12 +293,22 @@ def merge(
     worst: Annotated[int, typer.Option(min=0, help="Number of worst classes to show.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Merge the counts of all parts into an evaluation. Missing, doubled and foreign parts are refused by name."""
+    """Merge the counts of all parts into an evaluation, or the neighbours that they found into an equalizer.
+
+    Missing, doubled and foreign parts are refused by name.
+    """
+    from isomargin.cli.equalizing import report_unlabelled
+    from isomargin.cli.equalizing_parts import NOT_JUDGED, has_neighbours, merge_to_equalizer
     from isomargin.measure.gallery_parts import merge_gallery_files
     from isomargin.measure.pairs.gallery_part_files import has_gallery_parts
     from isomargin.measure.parts import merge_files
 
     check_writable(output, ".json")
+    if has_neighbours(folder):
+        equalizer = merge_to_equalizer(folder, output, prepared)
+        assert output is not None
+        report_unlabelled(equalizer, output, as_json, NOT_JUDGED)
+        return
     if has_gallery_parts(folder):
         evaluation = merge_gallery_files(folder, prepared)
     else:

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isomargin.core.errors import InputError
-from isomargin.core.memory import check_memory
+from isomargin.core.memory import check_memory, forget_pages
 
 READABLE = 64  # entries up to which an array is written as a list
 KINDS = ("int64", "uint32", "float32", "float64")
+HASHED = 1 << 24  # bytes of an array that are read at a time
 LARGEST_RATIO = 1040  # zlib compresses no more bytes than this into one
 
 
@@ -116,5 +117,8 @@ def array_digest(array: NDArray[Any]) -> str:
     False
     """
     found = hashlib.sha256(f"{array.dtype.name} {array.shape}".encode())
-    found.update(np.ascontiguousarray(array).view(np.uint8).data)
+    step = max(1, HASHED // max(1, array.nbytes // max(1, len(array))))
+    for first in range(0, len(array), step):
+        found.update(np.ascontiguousarray(array[first : first + step]).view(np.uint8).data)
+        forget_pages(array)
     return found.hexdigest()

@@ -21,6 +21,7 @@ from isomargin.core.json_values import array_digest, digest
 from isomargin.core.labels import as_labels, labels_of_rows
 from isomargin.core.progress import progress_bar
 from isomargin.equalize import saving
+from isomargin.equalize.large_sets import places_in_reference, search_in_blocks
 from isomargin.equalize.rows import (
     Floats,
     Singles,
@@ -139,7 +140,7 @@ class Equalizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sciki
             y: ignored; scikit-learn's pipelines pass it.
             ids: n names of the rows. Rows that are given to `offsets` with the same id are not their own neighbours.
         """
-        self._check_settings()
+        self.check_settings()
         vectors = unit_vectors(reference)
         if len(vectors) < 2:
             raise InputError("reference has 1 row: at least two rows are needed, so that each has a neighbour")
@@ -151,10 +152,12 @@ class Equalizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sciki
 
     def with_neighbours(self, vectors: Singles, nearest: Singles, ids: NDArray[Any] | None) -> Self:
         """Fit on unit vectors whose (n, m) similarities to their nearest others are known, largest first."""
-        self._check_settings()
-        return self._set(vectors, np.ascontiguousarray(nearest[:, : self.skip + self.neighbours]), ids)
+        self.check_settings()
+        needed = self.skip + self.neighbours
+        return self._set(vectors, nearest if nearest.shape[1] <= needed else nearest[:, :needed].copy(), ids)
 
-    def _check_settings(self) -> None:
+    def check_settings(self) -> None:
+        """Refuse settings that cannot be used."""
         checks.whole(self.neighbours, "neighbours")
         checks.whole(self.skip, "skip", 0)
         check_weight(self.weight)
@@ -166,10 +169,10 @@ class Equalizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         """Set everything that `fit` finds."""
         self.weight_ = float(self.weight)
         self.n_features_in_ = vectors.shape[1]
-        self._fit_settings = self._settings()
+        self._fit_settings = self.settings()
         self._set_rows(vectors, nearest, ids)
         self.offset_ = 2 * self.weight_ * float(self.offsets_.mean())
-        self.digest_ = digest({**self._settings(), "offset": self.offset_, "reference": array_digest(vectors)})
+        self.digest_ = digest({**self.settings(), "offset": self.offset_, "reference": array_digest(vectors)})
         return self
 
     def _set_rows(self, vectors: Singles, nearest: Singles, ids: NDArray[Any] | None) -> None:
@@ -195,8 +198,8 @@ class Equalizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         """
         if not hasattr(self, "vectors_"):
             return self.fit(new_rows, ids=ids)
-        self._check_settings()
-        if self._settings() != self._fit_settings:
+        self.check_settings()
+        if self.settings() != self._fit_settings:
             raise InputError(
                 "the settings were changed after fit, which kept only the neighbours that it needed: call fit again"
             )
@@ -313,12 +316,15 @@ class Equalizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sciki
 
     def _unit_vectors(self, embeddings: Any) -> Singles:
         vectors = unit_vectors(embeddings)
+        self._check_width(vectors)
+        return vectors
+
+    def _check_width(self, vectors: Singles) -> None:
         if vectors.shape[1] != self.n_features_in_:
             raise InputError(
                 f"embeddings has {vectors.shape[1]} dimensions, the reference of the equalizer has "
                 f"{self.n_features_in_}: embeddings of the same model are needed"
             )
-        return vectors
 
     def __sklearn_tags__(self) -> Any:
         """Return what scikit-learn should know: vectors come out in float32 whatever goes in."""
@@ -338,22 +344,44 @@ class Equalizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sciki
 
         With labels as ``new_classes``, rows of the same class are not neighbours of each other.
         """
-        note = None
         if new_classes is None:
-            offsets, own_class, note = self._find(embeddings, ids)
-            if own_class == "outside" and self.method == "local" and note is None:
-                note = (
-                    "no row is in the reference of the equalizer: all are measured like classes that have not joined "
-                    "the index, which raises FARs; fit the equalizer on these rows if they are the index"
-                )
-        else:
-            places = self._places(embeddings, ids)
-            labels = labels_of_rows(new_classes, len(places))
-            of_reference = np.empty_like(labels)
-            of_reference[places] = labels
-            offsets, own_class = self.offsets_without_class(of_reference)[places], "left_out"
-        values = self.offset_ / 2 - self.weight_ * offsets
-        return Shifts(values, self.axis, own_class, () if note is None else (note,))
+            return self._shifts(self._find(embeddings, ids))
+        places = self._places(embeddings, ids)
+        labels = labels_of_rows(new_classes, len(places))
+        of_reference = np.empty_like(labels)
+        of_reference[places] = labels
+        return self._shifts(Found(self.offsets_without_class(of_reference)[places], "left_out", None))
+
+    def shifts_of_rows(self, vectors: Singles) -> Shifts:
+        """Return the shifts of unit vectors that may be larger than memory, such as those of a prepared set.
+
+        They are read in blocks. Rows of the reference are recognised in any order, but only if all of it is given.
+        """
+        check_is_fitted(self)
+        self._check_width(vectors)
+        places = places_in_reference(vectors, self.vectors_)
+        if places is not None:
+            return self._shifts(Found(self.offsets_[places], "in_reference", None))
+        offsets, largest = search_in_blocks(vectors, self.vectors_, self.skip_, self.neighbours_, self.threads)
+        copies = int((largest >= SAME).sum())
+        if copies <= MANY_COPIES * len(vectors):
+            return self._shifts(Found(offsets, "outside", None))
+        text = (
+            f"{copies:,} of {len(vectors):,} rows have an exact copy in the reference, probably themselves, which "
+            "counts as a neighbour: fit the equalizer on the set that is evaluated"
+        )
+        return self._shifts(Found(offsets, "own_neighbours", text))
+
+    def _shifts(self, found: Found) -> Shifts:
+        """Return what is added to the cosines of pairs of these rows."""
+        note = found.note
+        if found.own_class == "outside" and self.method == "local" and note is None:
+            note = (
+                "no row is in the reference of the equalizer: all are measured like classes that have not joined the "
+                "index, which raises FARs; fit the equalizer on these rows if they are the index"
+            )
+        values = self.offset_ / 2 - self.weight_ * found.offsets
+        return Shifts(values, self.axis, found.own_class, () if note is None else (note,))
 
     def record(self, new_classes: bool = False) -> dict[str, Any]:
         """Return the settings in use, the constant and the digest as JSON values, for evaluations and cards.
@@ -364,7 +392,8 @@ class Equalizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         own_class = "left_out" if new_classes else "outside" if self.method == "cohort" else "in_reference"
         return {**self._fit_settings, **used, "offset": self.offset_, "own_class": own_class, "digest": self.digest_}
 
-    def _settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
+        """Return the settings that a fit depends on, as JSON values."""
         return {
             "method": self.method,
             "neighbours": int(self.neighbours),
@@ -446,13 +475,16 @@ class Equalizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         return saving.Content("equalizer", values, {"vectors": self.vectors_, "nearest": self.nearest_})
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read an equalizer that `save` wrote; files that were changed since are refused."""
-        values, arrays = saving.read(Path(path), "equalizer")
+    def load(cls, path: str | os.PathLike[str], mapped: bool = False) -> Self:
+        """Read an equalizer that `save` wrote; files that were changed since are refused.
+
+        With ``mapped``, the reference stays in its file, which is mapped into memory: it may be larger than memory.
+        """
+        values, arrays = saving.read(Path(path), "equalizer", mapped)
         ids = None if values["ids"] is None else as_labels(values["ids"])
         equalizer = cls(values["neighbours"], values["skip"], values["weight"], values["method"])
-        equalizer._check_settings()
-        equalizer._fit_settings = equalizer._settings()
+        equalizer.check_settings()
+        equalizer._fit_settings = equalizer.settings()
         equalizer.weight_, equalizer.n_features_in_ = float(equalizer.weight), arrays["vectors"].shape[1]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # `fit` has given it

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from isomargin.core.errors import InputError
 from isomargin.core.labels import as_ids, as_labels
+from isomargin.core.memory import forget_pages
 from isomargin.measure.pairs.inputs import as_matrix, unit_rows
 
 Floats = NDArray[np.float64]
@@ -73,7 +74,12 @@ def fitting_ranks(skip: int, neighbours: int, others: int) -> tuple[int, int]:
 
 def mean_of_ranks(nearest: Singles, skip: int, neighbours: int) -> Floats:
     """(n,) mean of the similarities ranked skip + 1 to skip + neighbours."""
-    return np.asarray(nearest[:, skip : skip + neighbours].mean(axis=1, dtype=np.float64))
+    means = np.empty(len(nearest))
+    for first in range(0, len(nearest), CHUNK):
+        part = slice(first, first + CHUNK)
+        means[part] = nearest[part, skip : skip + neighbours].mean(axis=1, dtype=np.float64)
+        forget_pages(nearest)
+    return means
 
 
 def are_same(vectors: Singles, others: Singles) -> NDArray[np.bool_]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from isomargin.core.errors import InputError
 from isomargin.core.files import atomic_writes, check_file, reading
 from isomargin.core.json_values import array_digest, digest
+from isomargin.equalize import tensor_files
 
 Kind = Literal["equalizer", "adapter", "class thresholds"]
 WITH_ARTICLE: dict[Kind, str] = {
@@ -42,15 +43,13 @@ class Content:
 
 def write(contents: Mapping[Path, Content]) -> None:
     """Write both files of each content, by the path of its .json file: all of them, or none after an error."""
-    from safetensors.numpy import save_file
-
     for path, content in contents.items():
         check_place(path, content.kind)
     targets = [file for path in contents for file in (path, beside(path))]
     with atomic_writes(*targets) as files:
         for content, as_json, as_tensors in zip(contents.values(), files[::2], files[1::2], strict=True):
             as_json.write_text(json_text(content), encoding="utf-8")
-            save_file(content.arrays, as_tensors)
+            tensor_files.write(as_tensors, content.arrays)
 
 
 def check_place(path: Path, kind: Kind) -> None:
@@ -71,10 +70,27 @@ def json_text(content: Content) -> str:
     return json.dumps({**values, "sha256": digest(values)}, allow_nan=False, indent=1) + "\n"
 
 
-def read(source: Path, kind: Kind) -> tuple[dict[str, Any], Arrays]:
-    """Read both files; files that do not belong together or were changed are refused."""
+def read(source: Path, kind: Kind, mapped: bool = False) -> tuple[dict[str, Any], Arrays]:
+    """Read both files; files that do not belong together or were changed are refused.
+
+    With ``mapped``, the arrays stay in the file, which is mapped into memory.
+    """
     from safetensors.numpy import load_file
 
+    values = read_values(source, kind)
+    tensors = beside(source)
+    if not tensors.exists():
+        raise InputError(f"{source} needs {tensors.name} beside it, which is missing: copy both files together")
+    check_file(tensors)
+    with reading(tensors):
+        arrays: Arrays = tensor_files.mapped(tensors) if mapped else load_file(tensors)
+    if {name: array_digest(array) for name, array in arrays.items()} != values["arrays"]:
+        raise InputError(f"{tensors} does not belong to {source.name}: copy both files together, or fit again")
+    return values, arrays
+
+
+def read_values(source: Path, kind: Kind) -> dict[str, Any]:
+    """Read the .json file alone; one that was changed is refused."""
     check_file(source)
     if source.suffix != ".json":
         raise InputError(f"{source} is not {WITH_ARTICLE[kind]} that isomargin wrote: give its .json file")
@@ -87,15 +103,7 @@ def read(source: Path, kind: Kind) -> tuple[dict[str, Any], Arrays]:
     content = {name: value for name, value in values.items() if name != "sha256"}
     if digest(content) != values.get("sha256"):
         raise InputError(f"{source} was changed after it was written: use the original, or fit again")
-    tensors = beside(source)
-    if not tensors.exists():
-        raise InputError(f"{source} needs {tensors.name} beside it, which is missing: copy both files together")
-    check_file(tensors)
-    with reading(tensors):
-        arrays: Arrays = load_file(tensors)
-    if {name: array_digest(array) for name, array in arrays.items()} != values["arrays"]:
-        raise InputError(f"{tensors} does not belong to {source.name}: copy both files together, or fit again")
-    return values, arrays
+    return values
 
 
 def beside(path: Path) -> Path:

@@ -202,12 +202,12 @@ def run(
 ) -> Evaluation:
     """Choose how to count the pairs, count them, and assemble the evaluation."""
     shifts = None if equalizer is None else equalizer.shifts(embeddings, ids, labels if new_classes else None)
-    data = sort_by_class(embeddings, labels, shifts=shifts)
+    data = sort_by_class(embeddings, labels, shifts=shifts, threads=threads)
     check_rates(data, settings)
     exactly, method_notes = count_exactly_because(data, settings)
     method: Literal["exact", "binned"] = "exact"
     if exactly:
-        data = sort_by_class(embeddings, labels, float, shifts)
+        data = sort_by_class(embeddings, labels, float, shifts, threads)
     if settings.pairs == "sampled":
         passes = ExactPass(data, settings, threads, progress) if exactly else None
         ranks = passes.ranks_alone() if passes else count(data, settings, threads, progress).ranks

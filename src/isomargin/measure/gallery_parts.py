@@ -37,7 +37,6 @@ from isomargin.measure.pairs.gallery_prepare import (
     prepare_gallery,
 )
 from isomargin.measure.pairs.prepare import MEMORY
-from isomargin.measure.part_work import GalleryWork
 from isomargin.measure.parts import PREPARED, check_parts, part_settings
 from isomargin.measure.settings import Settings
 
@@ -110,8 +109,8 @@ def evaluate_gallery_shards(
             folder, kept = Path(temporary if work is None else work), None if work is None else Path(work)
             prepared = prepare_gallery_once(gallery, probes, folder=folder, template=template, **how)
             check_rates(prepared.data(), checked)
-            of_parts, details = GalleryWork(checked, float(margin)), progress == "auto"
-            plan, result = on_cluster.count(prepared, of_parts, cluster, parts, memory, threads, kept, report, details)
+            chosen, details = (checked, float(margin)), progress == "auto"
+            plan, result = on_cluster.compare(prepared, chosen, cluster, parts, memory, threads, kept, report, details)
             return evaluation_of(plan, result, checked, margin)
         folder = Path(temporary) / PREPARED if work is None else Path(work)
         prepared = opened(gallery, probes, template, leave_one_out) or prepare_gallery(

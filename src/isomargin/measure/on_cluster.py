@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 
@@ -22,23 +22,35 @@ from isomargin.core.errors import InputError
 from isomargin.core.files import locked
 from isomargin.core.memory import read_size
 from isomargin.core.threads import available_cores
+from isomargin.measure.pairs import tiles
+from isomargin.measure.pairs.gallery_pass import GalleryPass
+from isomargin.measure.pairs.gallery_plan import GalleryPlan, plan_gallery
 from isomargin.measure.pairs.gallery_prepare import PreparedGallery
+from isomargin.measure.pairs.neighbour_files import PATTERN, NeighbourFile
+from isomargin.measure.pairs.neighbour_parts import NeighbourPlan, number_of_tiles, plan_neighbours
+from isomargin.measure.pairs.neighbours import Singles
 from isomargin.measure.pairs.part_files import PartFile
+from isomargin.measure.pairs.part_plan import PartPlan, plan_for
 from isomargin.measure.pairs.prepare import Prepared
-from isomargin.measure.part_work import Result, Work
-from isomargin.measure.ray_parts import Journal, Report, count_on_ray, places
+from isomargin.measure.pairs.row_shifts import RowShifts
+from isomargin.measure.pairs.tiles import PassResult
+from isomargin.measure.ray_galleries import GalleryJournal, compare_on_ray
+from isomargin.measure.ray_neighbours import NeighbourJournal, find_on_ray
+from isomargin.measure.ray_parts import AnyPlan, Journal, Report, count_on_ray, places
+from isomargin.measure.settings import Settings
 
 PATIENCE = 60  # seconds in which nodes of a running cluster may still join
 REACHED = 5  # seconds in which an address has to answer
 PARTS_PER_PLACE = 3  # so that all places have work until shortly before the end
 LOCAL = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 """Settings of a cluster on this machine. Ray's workers have a low priority by default, unlike this process."""
+Plan = TypeVar("Plan")
 OOM_RETRIES = "RAY_task_oom_retries"  # Ray repeats without end what is killed because the node's memory is full
 
 
 def count(
-    prepared: Prepared | PreparedGallery,
-    work: Work,
+    prepared: Prepared,
+    settings: Settings,
     cluster: str,
     parts: int | None,
     memory: str | int,
@@ -46,23 +58,77 @@ def count(
     folder: Path | None,
     progress: Callable[..., None] | None,
     details: bool,
-) -> tuple[Any, Result]:
-    """Count all parts of prepared embeddings on a cluster; ``folder`` keeps those that are done.
-
-    Returns the plan, and what is made of all counts.
-    """
+    shifts: RowShifts | None = None,
+) -> tuple[PartPlan, PassResult]:
+    """Count all parts of prepared embeddings on a cluster; ``folder`` keeps those that are done."""
     cores, size = 1 if threads is None else checks.whole(threads, "threads"), read_size(memory)
     kept = None if folder is None else parts_kept_in(folder)
     if parts is not None and kept is not None and parts != kept:
         raise InputError(f"parts is {parts}, but {folder} has parts of {kept}: leave it out, or choose another folder")
     with connected(cluster):
         room = wait_for_places(cores, size, cluster)
-        plan = plan_on(prepared, size, work, parts or kept, room)
-        report = reporter(plan.parts, work.comparisons(plan), progress, details)
+        plan = plan_on(prepared, size, settings, parts or kept, room, shifts)
+        report = reporter(plan, progress, details)
         if folder is None:
-            return plan, count_on_ray(plan, work, None, cores, report)
-        with journal_in(folder) as journal:
-            return plan, count_on_ray(plan, work, journal, cores, report)
+            return plan, count_on_ray(plan, settings.k, None, cores, report)
+        with journal_in(folder, settings) as journal:
+            return plan, count_on_ray(plan, settings.k, journal, cores, report)
+
+
+def find(
+    prepared: Prepared,
+    settings: dict[str, Any],
+    cluster: str,
+    parts: int | None,
+    memory: str | int,
+    threads: int | None,
+    folder: Path | None,
+    progress: Callable[..., None] | None,
+    details: bool,
+    finish: Callable[[NeighbourPlan, Callable[[int], Singles]], Any],
+) -> Any:
+    """Find the neighbours of all rows on a cluster; return what ``finish`` makes of the plan and the merged lists.
+
+    ``settings`` are those of an equalizer. The folder keeps parts that are done.
+    """
+    cores, size = 1 if threads is None else checks.whole(threads, "threads"), read_size(memory)
+    kept = None if folder is None else neighbours_kept_in(folder)
+    if parts is not None and kept is not None and parts != kept:
+        raise InputError(f"parts is {parts}, but {folder} has parts of {kept}: leave it out, or choose another folder")
+    with connected(cluster):
+        room = wait_for_places(cores, size, cluster)
+        plan = neighbour_plan_on(prepared, size, settings, parts or kept, room)
+        report = reporter(plan, progress, details)
+        if folder is None:
+            return find_on_ray(plan, None, cores, report, finish)
+        with journal_in(folder, settings, NeighbourJournal) as journal:
+            return find_on_ray(plan, journal, cores, report, finish)
+
+
+def compare(
+    prepared: PreparedGallery,
+    settings: tuple[Settings, float],
+    cluster: str,
+    parts: int | None,
+    memory: str | int,
+    threads: int | None,
+    folder: Path | None,
+    progress: Callable[..., None] | None,
+    details: bool,
+) -> tuple[GalleryPlan, GalleryPass]:
+    """Count all parts of a prepared gallery on a cluster; ``settings`` are those of the evaluation, and the margin."""
+    cores, size = 1 if threads is None else checks.whole(threads, "threads"), read_size(memory)
+    kept = None if folder is None else parts_kept_in(folder)
+    if parts is not None and kept is not None and parts != kept:
+        raise InputError(f"parts is {parts}, but {folder} has parts of {kept}: leave it out, or choose another folder")
+    with connected(cluster):
+        room = wait_for_places(cores, size, cluster)
+        plan = gallery_plan_on(prepared, size, parts or kept, room)
+        report = reporter(plan, progress, details)
+        if folder is None:
+            return plan, compare_on_ray(plan, None, cores, report)
+        with journal_in(folder, settings, GalleryJournal) as journal:
+            return plan, compare_on_ray(plan, journal, cores, report)
 
 
 # ----- the cluster
@@ -135,11 +201,57 @@ def wait_for_places(threads: int, memory: int, cluster: str) -> int:
 # ----- the plan and the journal
 
 
-def plan_on(prepared: Any, memory: int, work: Work, parts: int | None, room: int) -> Any:
-    """Plan so many parts; by default several for each place."""
+def plan_on(
+    prepared: Prepared, memory: int, settings: Settings, parts: int | None, room: int, shifts: RowShifts | None = None
+) -> PartPlan:
+    """Plan so many parts; by default several for each place, and at most one pair of superblocks for each part."""
     if parts is not None:
-        return work.plan(prepared, memory, parts)
-    return work.plan_about(prepared, memory, PARTS_PER_PLACE * room)
+        return plan_for(prepared, parts, memory, settings, shifts)
+    sampled, blocks = settings.pairs == "stratified", -(-len(prepared.vectors) // tiles.TILE_ROWS)
+    most = blocks if sampled else blocks * (blocks + 1) // 2
+    plan = plan_for(prepared, min(PARTS_PER_PLACE * room, most), memory, settings, shifts)
+    cells = plan.superblocks if sampled else plan.superblocks * (plan.superblocks + 1) // 2
+    if cells <= plan.parts:
+        return plan
+    return plan_for(prepared, min(cells, plan.tiles), memory, settings, shifts)
+
+
+def neighbour_plan_on(
+    prepared: Prepared, memory: int, settings: dict[str, Any], parts: int | None, room: int
+) -> NeighbourPlan:
+    """Plan so many parts; by default several for each place, and more if the lists of a part would not fit."""
+    sizes = {name: settings[name] for name in ("neighbours", "skip")}
+    if parts is not None:
+        return plan_neighbours(prepared, parts, memory=memory, **sizes)
+    most = number_of_tiles(len(prepared.vectors))
+    return plan_until_it_fits(lambda parts: plan_neighbours(prepared, parts, memory=memory, **sizes), room, most)
+
+
+def gallery_plan_on(prepared: PreparedGallery, memory: int, parts: int | None, room: int) -> GalleryPlan:
+    """Plan so many parts; by default several for each place, and more if the counts of a part would not fit."""
+    if parts is not None:
+        return plan_gallery(prepared, parts, memory=memory)
+    blocks = [-(-len(rows) // tiles.TILE_ROWS) for rows in (prepared.probes, prepared.rows)]
+    most = blocks[0] * min(blocks[1], len(prepared.names))
+    return plan_until_it_fits(lambda parts: plan_gallery(prepared, parts, memory=memory), room, most)
+
+
+def plan_until_it_fits(plan: Callable[[int], Plan], room: int, most: int) -> Plan:
+    """Plan several parts for each place, or twice as many until one fits into its memory."""
+    parts = min(PARTS_PER_PLACE * room, most)
+    while True:
+        try:
+            return plan(parts)
+        except InputError:
+            if parts == most:
+                raise
+            parts = min(2 * parts, most)
+
+
+def neighbours_kept_in(folder: Path) -> int | None:
+    """Return into how many parts the plan of the neighbours in a folder divides the pairs; None if it has none."""
+    first = next(iter(sorted(folder.glob(PATTERN))), None)
+    return None if first is None else int(NeighbourFile.open(first).header["parts"])
 
 
 def parts_kept_in(folder: Path) -> int | None:
@@ -149,7 +261,7 @@ def parts_kept_in(folder: Path) -> int | None:
 
 
 @contextmanager
-def journal_in(folder: Path) -> Iterator[Journal]:
+def journal_in(folder: Path, settings: Any, kind: type[Journal] = Journal) -> Iterator[Journal]:
     """Use a folder as the journal, alone."""
     with locked(folder, wait=False) as free:
         if not free:
@@ -159,7 +271,7 @@ def journal_in(folder: Path) -> Iterator[Journal]:
         mark = folder / f".journal-{secrets.token_hex(8)}"
         mark.touch()
         try:
-            yield Journal(folder.resolve(), mark.name)
+            yield kind(folder.resolve(), settings, mark.name)
         finally:
             mark.unlink(missing_ok=True)
 
@@ -167,20 +279,28 @@ def journal_in(folder: Path) -> Iterator[Journal]:
 # ----- progress
 
 
-def reporter(parts: int, pairs: int, progress: Callable[..., None] | None, details: bool) -> Report | None:
+def reporter(plan: AnyPlan, progress: Callable[..., None] | None, details: bool) -> Report | None:
     """Turn a function that takes the share of the work done, and a text with ``details``, into one that takes parts."""
     if progress is None:
         return None
-    begin = time.monotonic()
+    pairs, begin = pairs_of(plan), time.monotonic()
 
     def report(done: int, known: int) -> None:
-        share = done / parts
+        share = done / plan.parts
         if not details:
             progress(share)
             return
-        progress(share, progress_text(done, known, parts, pairs, time.monotonic() - begin))
+        progress(share, progress_text(done, known, plan.parts, pairs, time.monotonic() - begin))
 
     return report
+
+
+def pairs_of(plan: AnyPlan) -> int:
+    """Return how many pairs are counted."""
+    if isinstance(plan, GalleryPlan):
+        return plan.data.comparisons
+    n = len(plan.prepared.vectors)
+    return n * (n - 1) // 2 if plan.columns is None else n * plan.columns
 
 
 def progress_text(done: int, known: int, parts: int, pairs: int, seconds: float) -> str:

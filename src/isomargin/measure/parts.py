@@ -25,9 +25,9 @@ from isomargin.measure.pairs.part_files import PartFolder
 from isomargin.measure.pairs.part_plan import PartPlan, plan_for
 from isomargin.measure.pairs.parts import PartCounts, count_part, finish_parts, merge_all
 from isomargin.measure.pairs.prepare import MEMORY, Prepared, is_prepared, prepare
+from isomargin.measure.pairs.row_shifts import EqualizesRows, RowShifts, row_shifts, shifts_once
 from isomargin.measure.pairs.summary import summarize
 from isomargin.measure.pairs.tiles import PassResult
-from isomargin.measure.part_work import PairsWork
 from isomargin.measure.settings import Settings
 from isomargin.measure.statistics.item_noise import measure_item_noise
 
@@ -45,6 +45,7 @@ def evaluate_shards(
     progress: Callable[[float], None] | Literal["auto"] | None = None,
     cluster: str | None = None,
     parts: int | None = None,
+    equalizer: EqualizesRows | RowShifts | None = None,
     **settings: Any,
 ) -> Evaluation:
     """Evaluate a folder or pattern of files, or a file larger than memory, in this process or on a Ray cluster.
@@ -65,6 +66,8 @@ def evaluate_shards(
         cluster: count parts on a Ray cluster: its address, ``"auto"`` for the one that this machine belongs to, or
             ``"local"`` to start one on this machine. A connection that Ray has already is used.
         parts: number of parts on a cluster; by default 3 for each part that can be counted at the same time.
+        equalizer: a fitted `isomargin.Equalizer`, to measure equalized similarities instead of cosines. It recognises
+            the rows that it was fitted on, in any order.
         settings: the settings of `isomargin.evaluate`, except for ``exact``, ``device`` and the paper's sampled
             pairs. With ``pairs="stratified"``, negatives are sampled so that the FAR of each class has a relative
             standard error of at most ``relative_error`` at ``target_far``; retrieval scores are then left out.
@@ -91,31 +94,43 @@ def evaluate_shards(
             on_cluster = import_or_explain("isomargin.measure.on_cluster")
             on_cluster.check_address(cluster)
             prepared = prepare_once(source, Path(temporary if work is None else work), memory, **keys)
-            check_rates(prepared.data(), checked)
             kept = None if work is None else Path(work)
+            shifts = shifts_for(prepared, equalizer, kept)
+            check_rates(prepared.data(None if shifts is None else shifts.shifts), checked)
             details = progress == "auto"
-            pairs = PairsWork(checked)
-            plan, result = on_cluster.count(prepared, pairs, cluster, parts, memory, threads, kept, report, details)
+            plan, result = on_cluster.count(
+                prepared, checked, cluster, parts, memory, threads, kept, report, details, shifts
+            )
             return assemble(plan, result, checked, None)
         if isinstance(source, str | Path) and is_prepared(Path(source)):
             prepared = Prepared.open(source)
         else:
             folder = Path(temporary) / "prepared" if work is None else Path(work)
             prepared = prepare(source, folder, memory=memory, **keys)
-        check_rates(prepared.data(), checked)
-        plan = plan_for(prepared, 1, memory, checked)
+        shifts = shifts_for(prepared, equalizer, None)
+        check_rates(prepared.data(None if shifts is None else shifts.shifts), checked)
+        plan = plan_for(prepared, 1, memory, checked, shifts)
         counts = count_part(plan, 1, threads=threads, progress=report)
         return merge_parts(plan, [counts], threads=threads, **settings)
 
 
 def check_parts(parts: int | None, cluster: str | None) -> None:
-    """Refuse a number of parts that is none, or where this process counts all of them."""
+    """Refuse a number of parts that is none, or that nothing uses."""
     if parts is not None:
         checks.whole(parts, "parts")
         if cluster is None:
             raise InputError(
                 f"parts is {parts}, but all parts are counted in this process: give cluster, or leave it out"
             )
+
+
+def shifts_for(
+    prepared: Prepared, equalizer: EqualizesRows | RowShifts | None, folder: Path | None
+) -> RowShifts | None:
+    """Find the shifts of all rows; with a folder for parts, they are kept there."""
+    if equalizer is None or folder is None or isinstance(equalizer, RowShifts):
+        return None if equalizer is None else row_shifts(prepared, equalizer)
+    return shifts_once(prepared, folder, equalizer.record()["digest"], lambda: equalizer)
 
 
 def prepare_once(
@@ -166,7 +181,7 @@ def merge_parts(
     True
     """
     checked = part_settings(**{"map_at_r": plan.map_at_r, **settings})
-    if plan_for(plan.prepared, plan.parts, plan.memory, checked).digest != plan.digest:
+    if plan_for(plan.prepared, plan.parts, plan.memory, checked, plan.equalizer).digest != plan.digest:
         raise InputError(
             "map_at_r, pairs, relative_error, target_far or seed is not that of the plan of the parts: use the same"
         )
@@ -210,7 +225,7 @@ def part_settings(**settings: Any) -> Settings:
 
 def assemble(plan: PartPlan, result: PassResult, settings: Settings, threads: int | None) -> Evaluation:
     """Turn the counts of all pairs into an evaluation; the noise of items is measured here, from a sample of them."""
-    data = plan.prepared.data()
+    data = plan.data()
     check_rates(data, settings)
     notes = note_on_closeness(data)
     if plan.columns is not None:
@@ -232,5 +247,6 @@ def assemble(plan: PartPlan, result: PassResult, settings: Settings, threads: in
         summary,
         "binned",
         noise,
-        (*data.notes, *notes),
+        (*data.notes, *notes, *(() if plan.shifts is None else plan.shifts.notes)),
+        None if plan.equalizer is None else plan.equalizer.record,
     )

@@ -7,8 +7,8 @@ store, from the driver's node. The files of finished parts, in a folder, are the
 
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,9 +21,25 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from isomargin.core.errors import InputError
 from isomargin.core.text import listed_numbers
 from isomargin.measure.pairs.distances import Floats
-from isomargin.measure.pairs.part_files import PartFile, name_of
+from isomargin.measure.pairs.gallery_plan import GalleryPlan
+from isomargin.measure.pairs.gallery_prepare import PreparedGallery, is_prepared_gallery
+from isomargin.measure.pairs.neighbour_parts import NeighbourPlan
+from isomargin.measure.pairs.part_files import PartFile, already_counted, name_of, save_part
 from isomargin.measure.pairs.part_plan import PartPlan
-from isomargin.measure.part_work import AnyPlan, Result, Work
+from isomargin.measure.pairs.parts import (
+    PartCounts,
+    SuperblockCounts,
+    count_part,
+    finish_parts,
+    merge_superblocks,
+    narrowed,
+)
+from isomargin.measure.pairs.prepare import Prepared, is_prepared
+from isomargin.measure.pairs.tiles import PassResult
+
+AnyPlan = PartPlan | NeighbourPlan | GalleryPlan
+SEES = {Prepared: is_prepared, PreparedGallery: is_prepared_gallery}
+"""Whether this process sees a folder, by the class of what was prepared there."""
 
 RETRIES = 3  # of a part whose worker or node dies, or whose files cannot be read or written
 FAILED_PARTS = 3  # after so many failed parts, no others are started
@@ -42,7 +58,7 @@ Report = Callable[[int, int], None]
 class RowsElsewhere:
     """A file of vectors that this node does not see: tasks on the driver's node, which does, read the rows."""
 
-    def __init__(self, path: Path, shape: tuple[int, int], kind: Any, node: str) -> None:
+    def __init__(self, path: Path, shape: tuple[int, int], kind: str, node: str) -> None:
         self.path, self.shape, self.dtype = path, shape, np.dtype(kind)
         self.read = ray.remote(read_rows).options(num_cpus=0, max_retries=RETRIES, scheduling_strategy=on(node))
 
@@ -69,23 +85,23 @@ def read_rows(path: Path, rows: slice | NDArray[np.int64]) -> NDArray[Any]:
 class SentPlan:
     """A plan without the vectors, for workers on any node."""
 
-    work: Work
-    """What is done with the parts."""
     digest: str
     """The plan's digest."""
     node: str
     """The driver's node, which sees the folder of the embeddings."""
-    kinds: tuple[Any, Any]
-    """The classes of the prepared folder and of the plan."""
     mapped: dict[str, tuple[str, tuple[int, int], str]]
-    """By the name of their field: file in the folder, shape and type of the vectors."""
+    """By the field that maps them: file in the folder, shape and type of vectors."""
+    kind_of_prepared: Any
+    """The class of the prepared folder."""
     prepared: dict[str, Any]
     """Fields of the prepared folder without the vectors."""
+    kind: type
+    """The class of the plan."""
     plan: dict[str, Any]
     """Fields of the plan without the embeddings."""
 
     @classmethod
-    def of(cls, plan: AnyPlan, work: Work, node: str) -> "SentPlan":
+    def of(cls, plan: AnyPlan, node: str) -> "SentPlan":
         """Take the vectors out of a plan."""
         prepared, whole = (
             {field.name: getattr(source, field.name) for field in fields(source)} for source in (plan.prepared, plan)
@@ -96,23 +112,20 @@ class SentPlan:
             mapped[name] = file, vectors.shape, vectors.dtype.str
         del whole["prepared"]
         prepared["folder"] = prepared["folder"].resolve()
-        return cls(work, plan.digest, node, (type(plan.prepared), type(plan)), mapped, prepared, whole)
+        return cls(plan.digest, node, mapped, type(plan.prepared), prepared, type(plan), whole)
 
     def open(self) -> Any:
         """Return the plan, with vectors that are read from the folder or, where it is not seen, from its node."""
         folder: Path = self.prepared["folder"]
         key = self.digest, folder, self.node
         if key not in _plans:
-            kind_of_prepared, kind_of_plan = self.kinds
-            local = kind_of_prepared.open(folder) if self.work.seen(folder) else None
+            kind = self.kind_of_prepared
+            local = kind.open(folder) if SEES[kind](folder) else None
             elsewhere = local is None or local.digest != self.prepared["digest"]
             if elsewhere:
-                rows = {
-                    name: RowsElsewhere(folder / file, shape, kind, self.node)
-                    for name, (file, shape, kind) in self.mapped.items()
-                }
-                local = kind_of_prepared(**rows, **self.prepared)
-            plan = kind_of_plan(prepared=local, **self.plan)
+                rows = {name: RowsElsewhere(folder / at[0], *at[1:], self.node) for name, at in self.mapped.items()}
+                local = kind(**rows, **self.prepared)
+            plan = self.kind(prepared=local, **self.plan)
             vars(plan)["digest"] = self.digest  # known already
             if elsewhere and isinstance(plan, PartPlan) and plan.strips:
                 raise InputError(
@@ -125,7 +138,7 @@ class SentPlan:
 
 
 _plans: dict[tuple[str, Path, str], AnyPlan] = {}
-"""The plan that this worker counted last."""
+"""The plan that this worker took a part of last."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +147,8 @@ class Journal:
 
     folder: Path
     """The folder."""
+    settings: Any
+    """The settings of the evaluation or of the equalizer, which the files hold."""
     mark: str
     """Name of a file in it, by which a worker knows that it sees the same folder."""
 
@@ -141,9 +156,9 @@ class Journal:
         """Whether this process sees the folder."""
         return (self.folder / self.mark).exists()
 
-    def has(self, plan: Any, work: Work, number: int) -> bool:
+    def has(self, plan: Any, number: int) -> bool:
         """Whether a part is in the journal; the file of another plan is refused."""
-        return work.is_kept(self.folder, plan, number)
+        return already_counted(self.folder, plan, self.settings, number)
 
 
 class Counted(NamedTuple):
@@ -164,32 +179,53 @@ def count_or_read(sent: SentPlan, journal: Journal | None, number: int, threads:
     Returns:
         `Counted`, and the counts of each superblock that the part touches, in order.
     """
-    plan, work = sent.open(), sent.work
+    plan = sent.open()
     keeps = journal is not None and journal.seen()
-    counts: Any
-    if keeps and journal is not None and journal.has(plan, work, number):
-        counts = work.read(PartFile.open(journal.folder / name_of(plan, number)))
+    if keeps and journal is not None and journal.has(plan, number):
+        counts = PartFile.open(journal.folder / name_of(plan, number)).counts()
     else:
-        counts = work.count(plan, number, threads)
+        counts = count_part(plan, number, threads=threads)
+        narrow = {superblock: narrowed(found) for superblock, found in counts.superblocks.items()}
+        counts = replace(counts, superblocks=narrow)
         if keeps and journal is not None:
-            work.save(journal.folder, plan, counts)
-    return [Counted(work.large(counts), keeps), *(found for _, found in sorted(counts.superblocks.items()))]
+            save_part(journal.folder, plan, journal.settings, counts)
+    return [Counted(counts.large, keeps), *(found for _, found in sorted(counts.superblocks.items()))]
 
 
 def save_here(
-    sent: SentPlan, journal: Journal, number: int, superblocks: list[int], counted: Counted, *found: Any
+    sent: SentPlan, journal: Journal, number: int, superblocks: list[int], counted: Counted, *found: SuperblockCounts
 ) -> None:
     """Write a part into the journal, on the driver's node, because its worker does not see the folder."""
-    counts: Any = sent.work.counted(sent.digest, number, dict(zip(superblocks, found, strict=True)), counted.large)
-    sent.work.save(journal.folder, sent.open(), counts)
+    counts = PartCounts(sent.digest, (number,), dict(zip(superblocks, found, strict=True)), counted.large)
+    save_part(journal.folder, sent.open(), journal.settings, counts)
 
 
-def merge_some(sent: SentPlan, superblock: int, *counts: Any) -> list[Any]:
+def merge_some(sent: SentPlan, superblock: int, *counts: SuperblockCounts) -> list[Any]:
     """Merge counts of one superblock. Returns None, which the driver waits for, and the merged counts."""
     plan, merged = sent.open(), counts[0]
     for found in counts[1:]:
-        merged = sent.work.merge(plan, superblock, merged, found)
-    return [None, merged]
+        merged = merge_superblocks(plan, superblock, merged, writable(found))
+    return [None, narrowed(merged)]
+
+
+def writable(counts: SuperblockCounts) -> SuperblockCounts:
+    """Copy the ranks, because arrays in the object store are read-only and kernels are compiled for the others."""
+    return replace(counts, alive=counts.alive.copy(), between=counts.between.copy())
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """What is done on the cluster for a plan of one kind."""
+
+    count: Callable[..., list[Any]]
+    """Returns `Counted`, and what a part has found for each superblock that it touches."""
+    save: Callable[..., None]
+    """Writes a part into the journal, on the driver's node."""
+    merge: Callable[..., list[Any]]
+    """Returns None, and what several parts have found for one superblock, merged."""
+
+
+COUNTING = Tasks(count_or_read, save_here, merge_some)
 
 
 def on(node: str) -> NodeAffinitySchedulingStrategy:
@@ -203,17 +239,17 @@ def on(node: str) -> NodeAffinitySchedulingStrategy:
 class Run:
     """One run over all parts: what is in flight, what waits to be merged, and what has failed."""
 
-    def __init__(self, plan: AnyPlan, work: Work, journal: Journal | None, threads: int) -> None:
+    def __init__(self, plan: AnyPlan, journal: Journal | None, threads: int, tasks: Tasks) -> None:
         self.plan, self.journal, self.threads = plan, journal, threads
         node = ray.get_runtime_context().get_node_id()
-        self.sent = ray.put(SentPlan.of(plan, work, node))
+        self.sent = ray.put(SentPlan.of(plan, node))
         self.sent_journal = ray.put(journal)
         tried = {"max_retries": RETRIES, "retry_exceptions": [OSError, MemoryError]}
         self.anywhere = {"num_cpus": threads, "memory": plan.memory, **tried}
         self.here = {"num_cpus": min(1, cores_of(node)), "scheduling_strategy": on(node), **tried}
-        self.count = ray.remote(count_or_read)
-        self.save = ray.remote(save_here).options(**self.here)
-        self.merge = ray.remote(merge_some).options(num_cpus=1, num_returns=2, **tried)
+        self.count = ray.remote(tasks.count)
+        self.save = ray.remote(tasks.save).options(**self.here)
+        self.merge = ray.remote(tasks.merge).options(num_cpus=1, num_returns=2, **tried)
         self.touched = {number: plan.touched_by(number) for number in plan.numbers}
         self.left = Counter(superblock for found in self.touched.values() for superblock in found)
         self.waiting: list[list[list[Any]]] = [[] for _ in range(plan.superblocks)]  # by height of their tree
@@ -222,6 +258,40 @@ class Run:
         self.large: dict[int, Floats] = {}
         self.failed: dict[int, str] = {}
         self.done = 0
+
+    def count_all(self, report: Report | None) -> None:
+        """Count all parts; those in the journal come first, and are read."""
+        plan, journal = self.plan, self.journal
+        there = [number for number in plan.numbers if journal is not None and journal.has(plan, number)]
+        known = set(there)
+        to_start = iter([*there, *(number for number in plan.numbers if number not in known)])
+        more, limit, looked = True, 0, 0.0
+        while more or self.counting or self.others:
+            if time.monotonic() - looked > SECONDS:  # nodes come and go
+                limit, looked = IN_FLIGHT * max(1, places(self.threads, plan.memory)), time.monotonic()
+            while more and len(self.counting) < limit and len(self.others) < 2 * limit:
+                number = next(to_start, None)
+                if number is None or len(self.failed) >= FAILED_PARTS:
+                    more = False
+                else:
+                    self.start(number, read=number in known)
+            pending = [*self.counting, *self.others]
+            if pending:
+                ended, _ = ray.wait(pending, num_returns=len(pending), timeout=0, fetch_local=False)
+                for task in ended or ray.wait(pending, timeout=SECONDS, fetch_local=False)[0]:
+                    self.finish(task)
+            if report is not None:
+                report(self.done, min(self.done, len(known)))
+            if self.failed and journal is None:  # nothing would be kept
+                break
+        self.check_failed()
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for task in [*self.counting, *self.others]:
+            ray.cancel(task, force=True)
 
     def start(self, number: int, read: bool) -> None:
         """Submit a part."""
@@ -297,41 +367,16 @@ class Run:
             )
 
 
-def count_on_ray(plan: AnyPlan, work: Work, journal: Journal | None, threads: int, report: Report | None) -> Result:
+def count_on_ray(
+    plan: PartPlan, k: Sequence[int], journal: Journal | None, threads: int, report: Report | None
+) -> PassResult:
     """Count all parts of a plan on the cluster that this process is connected to, and assemble their counts.
 
     Of the counts, this process holds those of all classes once, and those of one superblock in addition.
     """
-    run = Run(plan, work, journal, threads)
-    there = [number for number in plan.numbers if journal is not None and journal.has(plan, work, number)]
-    known = set(there)
-    to_start = iter([*there, *(number for number in plan.numbers if number not in known)])
-    more, limit, looked = True, 0, 0.0
-    try:
-        while more or run.counting or run.others:
-            if time.monotonic() - looked > SECONDS:  # nodes come and go
-                limit, looked = IN_FLIGHT * max(1, places(threads, plan.memory)), time.monotonic()
-            while more and len(run.counting) < limit and len(run.others) < 2 * limit:
-                number = next(to_start, None)
-                if number is None or len(run.failed) >= FAILED_PARTS:
-                    more = False
-                else:
-                    run.start(number, read=number in known)
-            pending = [*run.counting, *run.others]
-            if pending:
-                ended, _ = ray.wait(pending, num_returns=len(pending), timeout=0, fetch_local=False)
-                for task in ended or ray.wait(pending, timeout=SECONDS, fetch_local=False)[0]:
-                    run.finish(task)
-            if report is not None:
-                report(run.done, min(run.done, len(known)))
-            if run.failed and journal is None:  # nothing would be kept
-                break
-        run.check_failed()
-        every: Any = plan
-        return work.finish(every, run.take, run.large)
-    finally:
-        for task in [*run.counting, *run.others]:
-            ray.cancel(task, force=True)
+    with Run(plan, journal, threads, COUNTING) as run:
+        run.count_all(report)
+        return finish_parts(plan, lambda superblock: writable(run.take(superblock)), run.large, k)
 
 
 def cores_of(node: str) -> float:

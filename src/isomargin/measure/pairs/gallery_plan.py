@@ -39,6 +39,7 @@ class GalleryPlan:
     """
 
     FORMAT: ClassVar[str] = "isomargin gallery part"
+    equalizer: ClassVar[None] = None  # parts count plain similarities
     prepared: PreparedGallery
     """The gallery and its probes."""
     parts: int

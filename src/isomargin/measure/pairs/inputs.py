@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from isomargin.core.errors import InputError
 from isomargin.core.labels import is_tensor, labels_of_rows
 from isomargin.core.memory import forget_pages
+from isomargin.core.threads import share_tasks
 from isomargin.core.vectors import check_vectors
 from isomargin.measure.pairs.axis import L2, ScoreAxis, distance_of
 
@@ -138,7 +139,11 @@ class ClassSortedVectors:
 
 
 def sort_by_class(
-    embeddings: Any, labels: Any, dtype: type = np.float32, shifts: Shifts | None = None
+    embeddings: Any,
+    labels: Any,
+    dtype: type = np.float32,
+    shifts: Shifts | None = None,
+    threads: int | None = None,
 ) -> ClassSortedVectors:
     """Check the embeddings and labels, normalise each row to length one, and sort the rows by class.
 
@@ -148,6 +153,7 @@ def sort_by_class(
         labels: n labels: integers, strings or booleans.
         dtype: type of the returned vectors: float32, or float64 for the exact count.
         shifts: what an equalizer adds to the similarities.
+        threads: number of CPU threads; by default one per core.
 
     >>> sorted_vectors = sort_by_class([[3.0, 0.0], [0.0, 2.0], [1.0, 0.0]], ["cat", "dog", "cat"])
     >>> sorted_vectors.vectors.tolist(), sorted_vectors.names.tolist(), sorted_vectors.sizes.tolist()
@@ -159,7 +165,7 @@ def sort_by_class(
     check_classes(names, sizes)
     order = np.argsort(class_of_row, kind="stable")
     lengths = np.empty(len(array))
-    vectors = unit_rows(array, order, dtype, lengths)
+    vectors = unit_rows(array, order, dtype, lengths, threads=threads)
     notes = note_on_singles(sizes) + note_on_lengths(lengths)
     class_of = class_of_row[order].astype(np.int64)
     if shifts is None:
@@ -278,6 +284,7 @@ def unit_rows(
     dtype: type,
     lengths: NDArray[np.float64] | None = None,
     first_row: int = 0,
+    threads: int | None = None,
 ) -> NDArray[Any]:
     """(n, d) the rows in the given order, each divided by its length; rows without a direction are refused.
 
@@ -288,7 +295,8 @@ def unit_rows(
     not_finite: list[NDArray[np.int64]] = []
     zero: list[NDArray[np.int64]] = []
     step = max(1, CHUNK // width)
-    for first in range(0, n, step):
+
+    def normalise(first: int) -> None:
         rows = order[first : first + step]
         values = as_float64(array[rows])
         # Scale by the largest entry first, so that squares neither overflow nor vanish.
@@ -302,6 +310,8 @@ def unit_rows(
             vectors[first : first + step] = values / np.where(length > 0, length, 1)
             if lengths is not None:
                 lengths[first : first + step] = (length * largest)[:, 0]
+
+    share_tasks(normalise, range(0, n, step), threads)
     refuse_rows(np.concatenate(not_finite) + first_row, "are NaN or infinite", "remove or recompute them")
     refuse_rows(np.concatenate(zero) + first_row, "are zero vectors, which have no direction", "remove them")
     return vectors

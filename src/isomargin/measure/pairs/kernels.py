@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 FAST = {"nnan", "ninf", "nsz", "contract", "arcp"}
 ABOVE_ALL = np.float32(1e30)  # above every similarity, equalized or not
 CHUNK = 256  # columns that are passed over together if none of them changes a rank
-GROUP_ROWS = 32  # rows of a tile whose bins are held at once, 64 KB, to be counted by row and then by column
+GROUP_ROWS = 128  # rows of a tile whose bins are held at once, 256 KB, to be counted by row and then by column
 
 
 class Rows(NamedTuple):
@@ -55,6 +55,7 @@ class Ranks(NamedTuple):
     alive: NDArray[np.int32]  # (n,)
     total: NDArray[np.int32]  # (n,) negatives nearer than the farthest positive alive
     floor: NDArray[np.float32]  # (n,)
+    limit: NDArray[np.float32]  # (n,) the lower of below and floor: no negative below it changes a rank of the query
 
 
 @njit(nogil=True, fastmath=FAST, cache=True, inline="always")
@@ -114,6 +115,7 @@ def arrange_positives(ranks: Ranks, tolerance: float) -> None:
             ranks.similarity[first:end] = np.sort(ranks.similarity[first:end])[::-1] + np.float32(tolerance)
             ranks.alive[i] = end - first
             ranks.floor[i] = ranks.similarity[end - 1]
+        ranks.limit[i] = min(ranks.below[i], ranks.floor[i])
 
 
 @njit(nogil=True, cache=True)
@@ -136,6 +138,7 @@ def meet_negative(i: int, value: float, ranks: Ranks) -> None:
     ranks.alive[i] = alive
     ranks.total[i] = total
     ranks.floor[i] = ranks.similarity[first + alive - 1] if alive > 0 else ABOVE_ALL
+    ranks.limit[i] = min(ranks.below[i], ranks.floor[i])
 
 
 @njit(nogil=True, fastmath=FAST, cache=True)
@@ -143,6 +146,25 @@ def bin_row(similarity: NDArray[np.float32], bins: Bins, index: NDArray[np.uint3
     """Write the bin of each similarity to ``index``."""
     for j in range(similarity.size):
         index[j] = np.uint32(np.int32(place_of(similarity[j], bins)))
+
+
+@njit(nogil=True, fastmath=FAST, cache=True)
+def bin_chunk(
+    similarity: NDArray[np.float32],
+    limit: float,
+    column_limit: NDArray[np.float32],
+    bins: Bins,
+    index: NDArray[np.uint32],
+) -> bool:
+    """Write the bin of each similarity to ``index``; return whether any exceeds the row's limit or its column's.
+
+    Both in one loop, so that the similarities are read once.
+    """
+    above = np.int32(0)  # 32 bits like the similarities: as many vector lanes
+    for j in range(similarity.size):
+        index[j] = np.uint32(np.int32(place_of(similarity[j], bins)))
+        above += np.int32(similarity[j] > min(limit, column_limit[j]))
+    return bool(above > 0)
 
 
 @njit(nogil=True, cache=True)
@@ -194,13 +216,11 @@ def count_nearer(
 
 
 @njit(nogil=True, fastmath=FAST, cache=True)
-def any_above(
-    similarity: NDArray[np.float32], limit: float, column_limit: NDArray[np.float32], column_floor: NDArray[np.float32]
-) -> bool:
-    """Whether any similarity exceeds the row's limit or one of its column's two."""
+def any_above(similarity: NDArray[np.float32], limit: float, column_limit: NDArray[np.float32]) -> bool:
+    """Whether any similarity exceeds the row's limit or its column's."""
     above = np.int32(0)
     for j in range(similarity.size):
-        above += np.int32(similarity[j] > min(limit, min(column_limit[j], column_floor[j])))
+        above += np.int32(similarity[j] > min(limit, column_limit[j]))
     return bool(above > 0)
 
 
@@ -220,7 +240,7 @@ def rank_chunk(similarity: NDArray[np.float32], row: int, first_column: int, ran
     ranks.nearer[row] += nearer
     ranks.as_near[row] += as_near
     column_floor = ranks.floor[first_column:end_column]
-    if any_above(similarity, ranks.floor[row], column_floor, column_floor):
+    if any_above(similarity, ranks.floor[row], column_floor):
         for j in range(similarity.size):
             if similarity[j] > ranks.floor[row]:
                 meet_negative(row, similarity[j], ranks)
@@ -252,16 +272,14 @@ def count_negatives(
             begins[i] = begin
             if begin == width:
                 continue
-            values = similarity[group + i, begin:]
-            first, end = first_column + begin, first_column + width
-            bin_row(values, bins, index[i, begin:width])
-            count_row(index[i, begin:width], bins.base[row], bins.counters)
             # Most negatives are farther than all positives that matter, and change no rank.
-            limit = min(ranks.below[row], ranks.floor[row])
-            for chunk in range(0, width - begin, CHUNK):
-                a, b = first + chunk, min(first + chunk + CHUNK, end)
-                if any_above(values[chunk : b - first], limit, ranks.below[a:b], ranks.floor[a:b]):
-                    rank_chunk(values[chunk : b - first], row, a, ranks)
+            for a in range(begin, width, CHUNK):
+                b = min(a + CHUNK, width)
+                values = similarity[group + i, a:b]
+                limits = ranks.limit[first_column + a : first_column + b]
+                if bin_chunk(values, ranks.limit[row], limits, bins, index[i, a:b]):
+                    rank_chunk(values, row, first_column + a, ranks)
+            count_row(index[i, begin:width], bins.base[row], bins.counters)
         count_columns(index, begins[:size], width, bins.base[first_column : first_column + width], bins.counters)
 
 

@@ -16,7 +16,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from isomargin.core.threads import available_cores, one_blas_thread
-from isomargin.measure.pairs.tiles import TILE_ROWS, Progress, tournament
+from isomargin.measure.pairs import tiles
+from isomargin.measure.pairs.tiles import Progress, Tile, tournament
 
 Singles = NDArray[np.float32]
 
@@ -121,7 +122,7 @@ def grow(
 
 def blocks_of(rows: int) -> list[slice]:
     """Cut rows into blocks."""
-    return [slice(first, min(first + TILE_ROWS, rows)) for first in range(0, rows, TILE_ROWS)]
+    return [slice(first, min(first + tiles.TILE_ROWS, rows)) for first in range(0, rows, tiles.TILE_ROWS)]
 
 
 def run(work: Callable[[Any], None], tasks: list[Any], threads: int | None, progress: Progress | None) -> None:
@@ -138,8 +139,9 @@ def add_triangle(
     groups: NDArray[np.int64] | None,
     threads: int | None,
     progress: Progress | None,
+    chosen: list[Tile] | None = None,
 ) -> None:
-    """Add the similarities of each pair of rows to the lists of both."""
+    """Add the similarities of each pair of rows to the lists of both; of all tiles, or of the chosen ones."""
     blocks = blocks_of(len(vectors))
     locks, scratch = [Lock() for _ in blocks], local()
     group_of = np.arange(len(vectors)) if groups is None else groups
@@ -151,7 +153,7 @@ def add_triangle(
         with locks[one], nullcontext() if one == other else locks[other]:
             keep_both(similarity, rows.start, columns.start, group_of, lists.length, *parts(lists))
 
-    run(work, list(tournament(len(blocks))), threads, progress)
+    run(work, list(tournament(len(blocks))) if chosen is None else chosen, threads, progress)
 
 
 def add_rectangle(
@@ -178,8 +180,8 @@ def add_rectangle(
             with column_locks[tile[1]]:
                 keep_columns(similarity, other.start, column_lists.length, *parts(column_lists))
 
-    tiles = [(i, (i + step) % len(column_blocks)) for step in range(len(column_blocks)) for i in range(len(row_blocks))]
-    run(work, tiles, threads, progress)
+    order = [(i, (i + step) % len(column_blocks)) for step in range(len(column_blocks)) for i in range(len(row_blocks))]
+    run(work, order, threads, progress)
 
 
 def parts(lists: NearestLists) -> tuple[Singles, NDArray[np.int64], Singles]:
@@ -234,6 +236,20 @@ def sort_lists(values: Singles, count: NDArray[np.int64], length: int, nearest: 
         used = min(count[row], nearest.shape[1])
         nearest[row] = NOTHING
         nearest[row, :used] = np.sort(values[row, : min(count[row], length)])[::-1][:used]
+
+
+@njit(nogil=True, cache=True)
+def merge_sorted(one: Singles, other: Singles, merged: Singles) -> None:
+    """Write the largest values of two lists of each row to ``merged``; all lists are sorted, largest first."""
+    for row in range(one.shape[0]):
+        i, j = 0, 0
+        for place in range(merged.shape[1]):
+            if one[row, i] >= other[row, j]:
+                merged[row, place] = one[row, i]
+                i += 1
+            else:
+                merged[row, place] = other[row, j]
+                j += 1
 
 
 @njit(nogil=True, cache=True)

@@ -22,6 +22,7 @@ from isomargin.measure.pairs.distances import Floats
 from isomargin.measure.pairs.part_plan import PartPlan, plan_for
 from isomargin.measure.pairs.parts import PartCounts, SuperblockCounts, check_numbers, merge_superblocks, narrowed
 from isomargin.measure.pairs.prepare import Prepared, is_prepared
+from isomargin.measure.pairs.row_shifts import DESCRIPTION, RowShifts, has_shifts
 from isomargin.measure.settings import Settings
 
 FORMATS = {"isomargin part": "all pairs", "isomargin gallery part": "a gallery"}
@@ -51,6 +52,30 @@ class AnyPlan(Protocol):
     @property
     def prepared(self) -> Any:
         """The folder that was prepared."""
+
+    @property
+    def equalizer(self) -> Any:
+        """What equalizes similarities; None if they are plain."""
+
+
+class NumberedFile(Protocol):
+    """The file of a part of any plan."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """What it says about itself."""
+
+    @property
+    def number(self) -> int:
+        """The number of the part."""
+
+    @property
+    def origin(self) -> str:
+        """What parts that belong together have in common."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +165,7 @@ def header_of(plan: AnyPlan, settings: Settings, number: int, **more: Any) -> di
         "prepared": str(plan.prepared.folder.resolve()),
         "plan": plan.digest,
         "settings": json.loads(json.dumps(asdict(settings) | more)),
+        "equalizer": None if plan.equalizer is None else plan.equalizer.record["digest"],
     }
 
 
@@ -183,8 +209,8 @@ def already_counted(folder: Path, plan: AnyPlan, settings: Settings, number: int
     expected = header_of(plan, settings, number, **more)
     if any(header[name] != expected[name] for name in ("plan", "settings")):
         raise InputError(
-            f"{path} belongs to another plan, of other embeddings or with other settings: remove it, or choose another "
-            "folder"
+            f"{path} belongs to another plan, of other embeddings, with other settings or of another equalizer: remove "
+            "it, or choose another folder"
         )
     return True
 
@@ -210,7 +236,9 @@ class PartFolder:
         if not is_prepared(where):
             raise InputError(f"{where} has no prepared embeddings any more: say where they are with --prepared")
         settings = Settings.from_values(**header["settings"])
-        plan = plan_for(Prepared.open(where), int(header["parts"]), int(header["memory"]), settings)
+        equalizer = header.get("equalizer")
+        shifts = None if equalizer is None else shifts_beside(folder, equalizer)
+        plan = plan_for(Prepared.open(where), int(header["parts"]), int(header["memory"]), settings, shifts)
         if plan.digest != header["plan"]:
             raise InputError(f"{where} has other embeddings than those of the parts in {folder}: count the parts again")
         check_numbers(plan, [file.number for file in files])
@@ -248,19 +276,31 @@ def refuse_parts_of_others(files: Sequence[PartFile], wanted: str) -> None:
         raise InputError(f"{files[0].path.parent} has parts of {files[0].of} and not of {FORMATS[wanted]}")
 
 
-def refuse_foreign(files: Sequence[PartFile]) -> None:
+def shifts_beside(folder: Path, equalizer: str) -> RowShifts:
+    """Open the shifts beside parts that were counted with the equalizer of this digest."""
+    if not has_shifts(folder):
+        raise InputError(f"{folder} has no {DESCRIPTION}, which its parts were counted with: copy the whole folder")
+    found = RowShifts.open(folder)
+    if found.record["digest"] != equalizer:
+        raise InputError(f"the parts in {folder} are of another equalizer than {DESCRIPTION}: count the parts again")
+    return found
+
+
+def refuse_foreign(files: Sequence[NumberedFile]) -> None:
     """Refuse files that do not belong to the plan of most of them."""
     origins = [file.origin for file in files]
     usual = max(origins, key=origins.count)
     foreign = [file.path.name for file in files if file.origin != usual]
     if foreign:
+        equalizers = {file.header.get("equalizer") for file in files}
+        difference = "of another equalizer" if len(equalizers) > 1 else "of other embeddings or with other settings"
         raise InputError(
-            f"{names(foreign)} in {files[0].path.parent} belong to another plan than the other parts, of other "
-            "embeddings or with other settings: remove them, or count them again"
+            f"{names(foreign)} in {files[0].path.parent} belong to another plan than the other parts, {difference}: "
+            "remove them, or count them again"
         )
 
 
-def refuse_doubled(files: Sequence[PartFile]) -> None:
+def refuse_doubled(files: Sequence[NumberedFile]) -> None:
     """Refuse two files of the same part."""
     by_number: dict[int, list[str]] = {}
     for file in files:

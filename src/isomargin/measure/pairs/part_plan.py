@@ -1,14 +1,13 @@
 """The plan of a pass over all pairs in parts: which tiles each part counts, and how much memory that takes.
 
-Rows are cut into superblocks that end where classes end, and superblocks into blocks. The tiles of two superblocks form
-a cell; the cells follow each other row by row, and a part is a run of consecutive tiles in that sequence.
+Rows are cut into superblocks that end where classes end, and superblocks into blocks. A part is a run of consecutive
+tiles in the sequence of ``tile_sequence.py``.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,34 +18,23 @@ from isomargin.core.errors import InputError
 from isomargin.core.json_values import digest
 from isomargin.core.memory import forget_pages, read_size
 from isomargin.measure.pairs import tiles
-from isomargin.measure.pairs.inputs import ClassSortedVectors
+from isomargin.measure.pairs.inputs import ClassSortedVectors, Shifts
 from isomargin.measure.pairs.prepare import MEMORY, WORKING, Prepared
 from isomargin.measure.pairs.row_ranks import large_strips
+from isomargin.measure.pairs.row_shifts import EqualizesRows, RowShifts, row_shifts
 from isomargin.measure.pairs.stratified import columns_for
-from isomargin.measure.pairs.tiles import Layout, Tile, number_of_bins, tournament
+from isomargin.measure.pairs.tile_sequence import TileSequence
+from isomargin.measure.pairs.tiles import Layout, number_of_bins
 from isomargin.measure.settings import Settings
 
 VERSION = 2
 HELD = 4  # superblocks' worth of memory in a part: two are counted, and the counts of two more wait to be merged
 ROW_BYTES = 72  # of labels and ranks of a row, without the slots of its positives
+SHIFT_BYTES = 20  # of the shift of a row, in float64 and float32
 
 
 @dataclass(frozen=True)
-class Cell:
-    """Some tiles of two superblocks."""
-
-    one: int
-    """The superblock of the rows."""
-    other: int
-    """The superblock of the columns; the same for a cell on the diagonal."""
-    first: int
-    """The first of the tiles, in the order of the cell."""
-    end: int
-    """One past the last of the tiles."""
-
-
-@dataclass(frozen=True)
-class PartPlan:
+class PartPlan(TileSequence):
     """How the pairs of a prepared set are divided into parts that can be counted anywhere.
 
     `isomargin.plan_parts` makes one. It is the same wherever it is made from the same folder with the same arguments.
@@ -69,20 +57,12 @@ class PartPlan:
     """Number of sampled items that each block of rows is compared with; None if all pairs are counted."""
     seed: int = 0
     """Seed of that sample."""
+    equalizer: RowShifts | None = None
+    """What an equalizer adds to similarities; None if they are cosines."""
 
     def __repr__(self) -> str:
         tiles = "tiles" if self.columns is None else "blocks"
         return f"<PartPlan: {self.parts:,} parts of {self.tiles:,} {tiles}, {self.superblocks:,} superblocks>"
-
-    @property
-    def numbers(self) -> range:
-        """The numbers of the parts: 1, 2, ..."""
-        return range(1, self.parts + 1)
-
-    @property
-    def superblocks(self) -> int:
-        """Number of superblocks."""
-        return len(self.class_edges) - 1
 
     @cached_property
     def row_edges(self) -> NDArray[np.int64]:
@@ -111,78 +91,19 @@ class PartPlan:
             "span": list(self.layout.span),
             "list_positives": self.layout.list_positives,
             "ranked_class": tiles.RANKED_CLASS,
+            **({} if self.equalizer is None else {"equalizer": self.equalizer.digest}),
         })  # fmt: skip
 
-    # ----- tiles
-
-    @cached_property
-    def cell_ends(self) -> NDArray[np.int64]:
-        """(cells + 1,) number of tiles before each cell, row by row, and of all tiles."""
-        blocks = np.diff(self.block_edges)
-        if self.columns is not None:  # a cell on the diagonal has the blocks of a superblock, and there are no others
-            return np.concatenate([[0], np.cumsum(blocks)])
-        counts = [
-            [int(blocks[i]) * (int(blocks[i]) + 1) // 2, *(int(blocks[i]) * blocks[i + 1 :])]
-            for i in range(self.superblocks)
-        ]
-        return np.concatenate([[0], np.cumsum([count for row in counts for count in row])]).astype(np.int64)
+    # ----- rows
 
     @property
-    def tiles(self) -> int:
-        """Number of tiles; of blocks, if their negatives are sampled."""
-        return int(self.cell_ends[-1])
+    def shifts(self) -> Shifts | None:
+        """What is added to similarities."""
+        return None if self.equalizer is None else self.equalizer.shifts
 
-    @cached_property
-    def part_ends(self) -> NDArray[np.int64]:
-        """(parts + 1,) number of tiles before each part, and of all tiles.
-
-        Parts are equally long, but one ends where a cell ends if that is less than half a part away: each cell that a
-        part has some tiles of costs it the positives of two superblocks again.
-        """
-        equal = np.array([self.tiles * at // self.parts for at in range(self.parts + 1)], np.int64)
-        after = np.minimum(np.searchsorted(self.cell_ends, equal), len(self.cell_ends) - 1)
-        before, behind = self.cell_ends[np.maximum(after - 1, 0)], self.cell_ends[after]
-        nearest = np.where(equal - before < behind - equal, before, behind)
-        return np.where(2 * np.abs(nearest - equal) * self.parts < self.tiles - self.parts, nearest, equal)
-
-    def cells(self, number: int) -> Iterator[Cell]:
-        """Yield the tiles of a part, cell by cell."""
-        ends = self.cell_ends
-        begin, end = self.part_ends[number - 1 : number + 1].tolist()
-        index = int(np.searchsorted(ends, begin, side="right")) - 1
-        if self.columns is not None:
-            while begin < end:
-                stop = min(end, int(ends[index + 1]))
-                yield Cell(index, index, begin - int(ends[index]), stop - int(ends[index]))
-                begin, index = stop, index + 1
-            return
-        one, place, blocks_in_row = 0, index, self.superblocks
-        while place >= blocks_in_row:  # the cells of row i are those with columns i, i + 1, ...
-            place -= blocks_in_row
-            one, blocks_in_row = one + 1, blocks_in_row - 1
-        other = one + place
-        while begin < end:
-            stop = min(end, int(ends[index + 1]))
-            yield Cell(one, other, begin - int(ends[index]), stop - int(ends[index]))
-            begin, index, other = stop, index + 1, other + 1
-            if other == self.superblocks:
-                one += 1
-                other = one
-
-    def touched_by(self, number: int) -> list[int]:
-        """List the superblocks of which a part leaves counts."""
-        return sorted({superblock for cell in self.cells(number) for superblock in (cell.one, cell.other)})
-
-    def tiles_of(self, cell: Cell) -> list[Tile]:
-        """List the tiles of a cell as pairs of blocks, counted from the first block of its section."""
-        rows, columns = (int(np.diff(self.block_edges)[i]) for i in (cell.one, cell.other))
-        if cell.one == cell.other:
-            return list(islice(tournament(rows), cell.first, cell.end))
-        return [
-            (tile % rows, rows + (tile % rows + tile // rows) % columns) for tile in range(cell.first, cell.end)
-        ]  # neighbours in this order have different rows, and mostly different columns
-
-    # ----- rows
+    def data(self) -> ClassSortedVectors:
+        """Return all rows, with their shifts; the vectors stay on disk."""
+        return self.prepared.data(self.shifts)
 
     def section(self, superblocks: tuple[int, ...]) -> tuple[ClassSortedVectors, Layout]:
         """Return the rows of superblocks, read into memory one after the other, and their blocks."""
@@ -197,7 +118,10 @@ class PartPlan:
             before += end - first
         layout = Layout(np.concatenate(edges), self.layout.bins, self.layout.span, self.layout.list_positives)
         class_of, names = np.repeat(np.arange(len(sizes)), sizes), np.arange(len(sizes))
-        return ClassSortedVectors(vectors, class_of, sizes, names, ()), layout
+        if self.shifts is None:
+            return ClassSortedVectors(vectors, class_of, sizes, names, ()), layout
+        values = np.concatenate([self.shifts.values[first:end] for first, end in spans])
+        return ClassSortedVectors(vectors, class_of, sizes, names, (), values, self.shifts.axis), layout
 
     def sizes_of(self, superblock: int) -> NDArray[np.int64]:
         """(classes of the superblock,) their sizes."""
@@ -232,6 +156,7 @@ def plan_parts(
     map_at_r: bool = True,
     columns: int | None = None,
     seed: int = 0,
+    equalizer: EqualizesRows | RowShifts | None = None,
 ) -> PartPlan:
     """Divide the pairs of a prepared set into parts, each of which needs at most ``memory``.
 
@@ -243,6 +168,8 @@ def plan_parts(
         map_at_r: whether to compute R-precision and MAP@R.
         columns: number of random items with which each item is compared, instead of all; there are no ranks then.
         seed: seed of these random items.
+        equalizer: a fitted `isomargin.Equalizer`, to count equalized similarities instead of cosines. Its shifts of all
+            rows are found here; rows that are not those of its reference are compared with the whole reference.
 
     >>> from tempfile import TemporaryDirectory
     >>> import isomargin as im
@@ -266,13 +193,15 @@ def plan_parts(
     n = len(prepared.vectors)
     bins = number_of_bins(len(sizes), n)
     listed = int((sizes * (sizes - 1) // 2).sum()) <= tiles.LISTED_POSITIVES
-    per_class = class_bytes(sizes, width, bins, listed, map_at_r)
+    shifts = None if equalizer is None else row_shifts(prepared, equalizer)
+    shift_bytes = 0 if shifts is None else SHIFT_BYTES * sizes
+    per_class = class_bytes(sizes, width, bins, listed, map_at_r) + shift_bytes
     room = read_size(memory) - WORKING
-    if parts == 1:
-        room -= count_bytes(sizes, bins, listed, map_at_r)
+    held = 0 if parts > 1 else count_bytes(sizes, bins, listed, map_at_r) + int(np.sum(shift_bytes))
+    room -= held
     limit = room // HELD
     if (most := int(per_class.max())) > limit:
-        needed = WORKING + HELD * most + (count_bytes(sizes, bins, listed, map_at_r) if parts == 1 else 0)
+        needed = WORKING + HELD * most + held
         raise InputError(
             f"memory is {read_size(memory) / 1e9:.3g} GB: this plan needs at least {needed / 1e9:.3g} GB, because a "
             f"class of {int(sizes[int(per_class.argmax())]):,} items is counted as a whole"
@@ -281,10 +210,9 @@ def plan_parts(
     by_parts = parts if columns is not None else math.ceil(math.sqrt(2 * parts + 0.25) - 0.5)  # about one cell each
     class_edges = cut_classes(sizes, per_class, limit, by_parts)
     edges = block_edges(np.concatenate([[0], np.cumsum(sizes)])[class_edges])
-    span = (0.0, prepared.reach)
-    plan = PartPlan(
-        prepared, parts, map_at_r, class_edges, Layout(edges, bins, span, listed), read_size(memory), columns, seed
-    )
+    span = prepared.data(None if shifts is None else shifts.shifts).span
+    layout = Layout(edges, bins, span, listed)
+    plan = PartPlan(prepared, parts, map_at_r, class_edges, layout, read_size(memory), columns, seed, shifts)
     if parts > plan.tiles:
         raise InputError(
             f"parts is {parts:,}: these {n:,} items have {plan.tiles:,} blocks or tiles, so use at most as many parts"
@@ -292,12 +220,15 @@ def plan_parts(
     return plan
 
 
-def plan_for(prepared: Prepared, parts: int, memory: str | int, settings: Settings) -> PartPlan:
+def plan_for(
+    prepared: Prepared, parts: int, memory: str | int, settings: Settings, equalizer: RowShifts | None = None
+) -> PartPlan:
     """Divide the pairs that the settings of an evaluation ask for."""
+    shared: dict[str, Any] = {"memory": memory, "equalizer": equalizer}
     if settings.pairs != "stratified":
-        return plan_parts(prepared, parts, memory=memory, map_at_r=settings.map_at_r)
+        return plan_parts(prepared, parts, map_at_r=settings.map_at_r, **shared)
     columns = columns_for(settings.target_far, settings.relative_error)
-    return plan_parts(prepared, parts, memory=memory, map_at_r=False, columns=columns, seed=settings.seed)
+    return plan_parts(prepared, parts, map_at_r=False, columns=columns, seed=settings.seed, **shared)
 
 
 def class_bytes(sizes: NDArray[np.int64], width: int, bins: int, listed: bool, map_at_r: bool) -> NDArray[np.int64]:

@@ -6,7 +6,6 @@ sums are formed only once all parts are merged, in the order of the rows.
 """
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,14 +15,14 @@ from numpy.typing import NDArray
 from isomargin.core import checks
 from isomargin.core.errors import InputError
 from isomargin.core.text import listed_numbers
-from isomargin.core.threads import available_cores, one_blas_thread
+from isomargin.core.threads import one_blas_thread, share_tasks
 from isomargin.measure.pairs import kernels
-from isomargin.measure.pairs.axis import L2
 from isomargin.measure.pairs.counts import PairCounts, RankCounts
 from isomargin.measure.pairs.distances import BinnedDistances, Floats
-from isomargin.measure.pairs.part_plan import Cell, PartPlan
+from isomargin.measure.pairs.part_plan import PartPlan
 from isomargin.measure.pairs.row_ranks import Products, QueryScores, finish_ranks, rank_strip
 from isomargin.measure.pairs.stratified import count_sampled
+from isomargin.measure.pairs.tile_sequence import Cell
 from isomargin.measure.pairs.tiles import Pass, PassResult, Progress, list_by_class
 
 
@@ -115,8 +114,8 @@ def count_cell(
         else:
             first = int(plan.block_edges[cell.one])
             blocks = [(block, first + block) for block in range(cell.first, cell.end)]
-            first_class = int(plan.class_edges[cell.one])
-            count_sampled(the_pass, plan.prepared, plan.columns, plan.seed, first_class, blocks)
+            begins = int(plan.class_edges[cell.one]), int(plan.row_edges[cell.one])
+            count_sampled(the_pass, plan.data(), plan.columns, plan.seed, *begins, blocks)
         negatives = the_pass.sum_counters(the_pass.negatives)
         positives = None
         if keep:
@@ -142,7 +141,7 @@ def rank_large(plan: PartPlan, number: int, threads: int | None) -> dict[int, Fl
     strips = plan.strips_of(number)
     if not strips:
         return {}
-    data = plan.prepared.data()
+    data = plan.data()
     products, rows = Products(data), kernels.Rows(data.class_of, data.starts, data.ends)
     ends = np.cumsum([0, *(end - first for first, end in strips)])
     scores = np.zeros((2, int(ends[-1])))
@@ -151,8 +150,8 @@ def rank_large(plan: PartPlan, number: int, threads: int | None) -> dict[int, Fl
         queries = slice(int(ends[index]), int(ends[index + 1]))
         rank_strip(products, rows, strips[index], scores[0, queries], scores[1, queries])
 
-    with one_blas_thread(), ThreadPoolExecutor(threads or available_cores()) as pool:
-        list(pool.map(work, range(len(strips))))
+    with one_blas_thread():
+        share_tasks(work, range(len(strips)), threads)
     return {number: scores}
 
 
@@ -172,8 +171,8 @@ def check_mergeable(plan: str, *counted: Any) -> None:
     for counts in counted:
         if counts.plan != plan:
             raise InputError(
-                f"part {listed_numbers(counts.numbers)} belongs to another plan, of other embeddings or with other "
-                "settings: count it again"
+                f"part {listed_numbers(counts.numbers)} belongs to another plan, of other embeddings, with other "
+                "settings or of another equalizer: count it again"
             )
         if doubled := sorted(seen & set(counts.numbers)):
             raise InputError(f"part {listed_numbers(doubled)} was given twice: give each part once")
@@ -215,7 +214,7 @@ def finish_parts(
 
     ``superblock_counts`` returns the merged counts of a superblock; it is called once for each, in order.
     """
-    data, layout, sizes = plan.prepared.data(), plan.layout, plan.prepared.sizes
+    data, layout, sizes = plan.data(), plan.layout, plan.prepared.sizes
     n = len(data.class_of)
     kind = np.int64 if int(sizes.max()) * n >= 2**32 else np.uint32
     negatives = np.empty((len(sizes), layout.bins), kind)
@@ -250,14 +249,15 @@ def finish_parts(
             found.average_precision[start:end] = scores[1, first : first + end - start]
             first += end - start
     if plan.columns is None:
-        with one_blas_thread(), ThreadPoolExecutor(threads or available_cores()) as pool:
-            ranks = finish_ranks(data, found, tuple(k), plan.map_at_r, pool)
+        with one_blas_thread():
+            ranks = finish_ranks(data, found, tuple(k), plan.map_at_r, threads)
     else:  # no ranks without all negatives
         ranks = RankCounts.from_queries(data.class_of, sizes, (), found.nearer, None, None)
-    kept = BinnedDistances.within_span(negatives, layout.span, L2, appearances=2 if plan.columns is None else 1)
+    kept = BinnedDistances.within_span(negatives, layout.span, data.axis, appearances=2 if plan.columns is None else 1)
     if layout.list_positives:
-        return PassResult(PairCounts(list_by_class(positives, sizes), kept), ranks)
-    return PassResult(PairCounts(BinnedDistances.within_span(positives, layout.span, L2, appearances=1), kept), ranks)
+        return PassResult(PairCounts(list_by_class(positives, sizes, data.axis), kept), ranks)
+    binned = BinnedDistances.within_span(positives, layout.span, data.axis, appearances=1)
+    return PassResult(PairCounts(binned, kept), ranks)
 
 
 def check_complete(plan: PartPlan, superblock: int, counts: SuperblockCounts) -> None:

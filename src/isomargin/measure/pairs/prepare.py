@@ -22,9 +22,11 @@ from isomargin.core.files import hidden_beside, reading
 from isomargin.core.json_values import digest
 from isomargin.core.memory import forget_pages, read_size
 from isomargin.io.shards import Shard, Shards, open_shards
+from isomargin.measure.pairs.axis import L2
 from isomargin.measure.pairs.inputs import (
     ClassSortedVectors,
     LengthCounts,
+    Shifts,
     check_classes,
     note_on_singles,
     unit_rows,
@@ -74,10 +76,11 @@ class Prepared:
         """The file of each field that maps one."""
         return {"vectors": VECTORS}
 
-    def data(self) -> ClassSortedVectors:
+    def data(self, shifts: Shifts | None = None) -> ClassSortedVectors:
         """Return all rows, as the pass over pairs takes them; the vectors stay on disk."""
         class_of = np.repeat(np.arange(len(self.sizes)), self.sizes)
-        data = ClassSortedVectors(self.vectors, class_of, self.sizes, self.names, self.notes)
+        values, axis = (None, L2) if shifts is None else (shifts.values, shifts.axis)
+        data = ClassSortedVectors(self.vectors, class_of, self.sizes, self.names, self.notes, values, axis)
         vars(data)["reach"] = self.reach  # known already: to compute it would read all vectors
         return data
 

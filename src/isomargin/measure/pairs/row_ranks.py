@@ -4,13 +4,13 @@ The pass over all pairs ranks most queries from its tiles (``kernels.py``). This
 results of all queries by class. Parts of a pass use it in the same way, so that the order of every sum is the same.
 """
 
-from concurrent.futures import Executor
 from threading import local
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from isomargin.core.threads import share_tasks
 from isomargin.measure.pairs import kernels
 from isomargin.measure.pairs.counts import RankCounts
 from isomargin.measure.pairs.distances import Floats
@@ -22,6 +22,7 @@ STRIP_CELLS = 1 << 22  # similarities of one strip of complete rows, unless a si
 FINE_BINS = 4096  # bins for the similarities of one query of a large class
 UNRESOLVED = 0.02  # a query is ranked again in float64 if float32 leaves more than this share of its rank unclear
 CHUNK = 1 << 22  # float64 distances held by one worker
+LINE = 16  # bins in a line of the cache
 
 
 class QueryScores(NamedTuple):
@@ -47,15 +48,16 @@ class Products:
         size = shape[0] * shape[1]
         if getattr(self.scratch, "product", np.empty(0)).size < size:
             self.scratch.product = np.empty(size, np.float32)
-            # Not a power of two wide, so that the entries of a column do not compete for the same lines of the cache.
-            width = max(shape[1], self.columns) + kernels.GROUP_ROWS
-            self.scratch.index = np.empty((kernels.GROUP_ROWS, width), np.uint32)
         out: NDArray[np.float32] = self.scratch.product[:size].reshape(shape)
         return self.data.similarity(slice(*rows), slice(*columns), out)
 
     @property
     def index(self) -> NDArray[np.uint32]:
-        """(GROUP_ROWS, more than columns) room for the bins of a few rows, after `similarities`."""
+        """(GROUP_ROWS, at least columns) room for the bins of a few rows of a tile, this worker's."""
+        if not hasattr(self.scratch, "index"):
+            # An odd number of cache lines wide, so that the entries of a column do not compete for the same lines.
+            width = (self.columns // LINE + 1 | 1) * LINE
+            self.scratch.index = np.empty((kernels.GROUP_ROWS, width), np.uint32)
         index: NDArray[np.uint32] = self.scratch.index
         return index
 
@@ -81,19 +83,19 @@ def rank_strip(
 
 
 def finish_ranks(
-    data: ClassSortedVectors, found: QueryScores, k: tuple[int, ...], map_at_r: bool, pool: Executor
+    data: ClassSortedVectors, found: QueryScores, k: tuple[int, ...], map_at_r: bool, threads: int | None
 ) -> RankCounts:
     """Rank the unclear queries again, and sum the results of all queries by class."""
     class_of, sizes = data.class_of, data.sizes
     unclear = found.as_near - found.nearer
     wanted = (unclear > 0) & (found.nearer < max(k, default=1)) | (unclear > UNRESOLVED * found.as_near)
-    rank_again(data, np.flatnonzero(wanted & (sizes[class_of] > 1)), found, pool)
+    rank_again(data, np.flatnonzero(wanted & (sizes[class_of] > 1)), found, threads)
     if not map_at_r:
         return RankCounts.from_queries(class_of, sizes, k, found.nearer, None, None)
     return RankCounts.from_queries(class_of, sizes, k, found.nearer, found.r_precision, found.average_precision)
 
 
-def rank_again(data: ClassSortedVectors, queries: NDArray[np.int64], found: QueryScores, pool: Executor) -> None:
+def rank_again(data: ClassSortedVectors, queries: NDArray[np.int64], found: QueryScores, threads: int | None) -> None:
     """Rank in float64 the queries for which float32 could not tell a negative's distance from a positive's."""
     class_of, starts, ends = data.class_of, data.starts, data.ends
     step = max(1, CHUNK // len(class_of))
@@ -105,5 +107,4 @@ def rank_again(data: ClassSortedVectors, queries: NDArray[np.int64], found: Quer
             ranks = rank_query(np.delete(row[start:end], i - start), negatives)
             found.nearer[i], found.r_precision[i], found.average_precision[i] = ranks
 
-    for _ in pool.map(work, [queries[first : first + step] for first in range(0, len(queries), step)]):
-        pass
+    share_tasks(work, [queries[first : first + step] for first in range(0, len(queries), step)], threads)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from isomargin.core.memory import forget_pages
 from isomargin.measure.pairs import kernels
-from isomargin.measure.pairs.prepare import Prepared
+from isomargin.measure.pairs.inputs import ClassSortedVectors
 from isomargin.measure.pairs.tiles import TILE_ROWS, Pass
 
 
@@ -43,31 +43,38 @@ def draw_columns(n: int, columns: int, seed: int, block: int) -> NDArray[np.int6
 
 
 def count_sampled(
-    the_pass: Pass, prepared: Prepared, columns: int, seed: int, first_class: int, blocks: list[tuple[int, int]]
+    the_pass: Pass,
+    data: ClassSortedVectors,
+    columns: int,
+    seed: int,
+    first_class: int,
+    first_row: int,
+    blocks: list[tuple[int, int]],
 ) -> None:
     """Compare blocks of a pass over one superblock with their samples, and count the pairs for the rows' classes.
 
     Args:
         the_pass: the pass over the superblock, which has the counters.
-        prepared: all rows.
+        data: all rows.
         columns: number of sampled items for each block.
         seed: seed of the sample.
         first_class: number of the superblock's first class.
+        first_row: number of its first row.
         blocks: of each block, its number in the superblock and in the whole set.
     """
-    ends = np.cumsum(prepared.sizes)
-    vectors = the_pass.data.vectors
+    ends, vectors = data.ends, the_pass.data.vectors
 
     def work(block: tuple[int, int]) -> None:
         local, number = block
         first, end = the_pass.blocks[local]
-        chosen = draw_columns(len(prepared.vectors), columns, seed, number)
+        rows = slice(first_row + first, first_row + end)
+        chosen = draw_columns(len(data.vectors), columns, seed, number)
         classes = np.searchsorted(ends, chosen, side="right") - first_class
         for begin in range(0, columns, TILE_ROWS):
             part = slice(begin, begin + TILE_ROWS)
-            product = vectors[first:end] @ prepared.vectors[chosen[part]].T
+            product = data.shift(vectors[first:end] @ data.vectors[chosen[part]].T, rows, chosen[part])
             kernels.count_sampled(product, first, the_pass.rows.class_of, classes[part], the_pass.negatives)
-        forget_pages(prepared.vectors)  # the sample touches more of them than it has rows
+        forget_pages(data.vectors)  # the sample touches more of them than it has rows
 
     # A block's counters belong to it alone, so that blocks need no locks.
     the_pass.run(work, blocks, until=1.0)

@@ -6,7 +6,6 @@ positives come first, because the positives decide which negatives matter for th
 """
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from isomargin.core.threads import available_cores, one_blas_thread
+from isomargin.core.threads import one_blas_thread, share_tasks
 from isomargin.measure.pairs import kernels
 from isomargin.measure.pairs.axis import L2, ScoreAxis
 from isomargin.measure.pairs.counts import PairCounts, RankCounts
@@ -29,6 +28,7 @@ Tile = tuple[int, int]
 
 TILE_ROWS = 512  # 512 x 512 similarities are 1 MB, so they are still in the core's cache when they are counted
 MOST_CELLS = 1 << 26  # classes x bins: 268 MB of counters
+CLEARED = 1 << 22  # counters that a thread sets to zero at a time
 CELLS_TIMES_ROWS = 1 << 41  # the more rows, the fewer bins, so that the counters of a tile stay in the cache
 MOST_BINS = 1 << 17
 LISTED_POSITIVES = 1 << 24  # more positive pairs than this are counted in bins instead of listed
@@ -119,7 +119,7 @@ def list_by_class(similarity: NDArray[np.float32], sizes: NDArray[np.int64], axi
 
 
 class Pass:
-    """The state of one pass: blocks of rows, counters, ranks, worker threads."""
+    """The state of one pass: blocks of rows, counters, ranks."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class Pass:
         self.data = data
         self.layout = layout
         self.map_at_r = map_at_r
-        self.threads = threads or available_cores()
+        self.threads = threads
         self.progress = progress or (lambda share: None)
         self.done = 0.0
         self.rows = kernels.Rows(data.class_of, data.starts, data.ends)
@@ -157,11 +157,9 @@ class Pass:
 
     def __enter__(self) -> "Pass":
         self.limit = one_blas_thread()  # each worker computes its own product
-        self.pool = ThreadPoolExecutor(self.threads)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.pool.shutdown(cancel_futures=True)
         self.limit.restore_original_limits()
 
     def assign_counters(self) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
@@ -186,7 +184,10 @@ class Pass:
     def new_bins(self, base: NDArray[np.uint64], rows: int | None = None) -> kernels.Bins:
         """Return counters set to zero: a row for each class in each block, unless another number is given."""
         counters = np.empty((rows or len(self.data.sizes) + len(self.extra_class)) * self.bins, np.uint32)
-        counters.fill(0)  # unlike those of np.zeros, the pages may be large ones, of which a tile touches few
+        # Unlike those of np.zeros, the pages may be large ones, of which a tile touches few. The system clears them at
+        # their first use, on the thread that uses them.
+        parts = [slice(first, first + CLEARED) for first in range(0, counters.size, CLEARED)]
+        share_tasks(lambda part: counters[part].fill(0), parts, self.threads)
         low, high = self.layout.span
         per_distance = np.float32(self.bins / (high - low))
         return kernels.Bins(counters, base, np.float32(low), per_distance, np.float32(self.bins - 1))
@@ -207,14 +208,15 @@ class Pass:
             alive=np.zeros(n, np.int32),
             total=np.zeros(n, np.int32),
             floor=np.full(n, kernels.ABOVE_ALL, np.float32),
+            limit=np.full(n, -kernels.ABOVE_ALL, np.float32),
         )
 
     def run(self, work: Callable[[Any], None], tasks: list[Any], until: float) -> None:
         """Run the tasks on all threads and report progress up to ``until``; the first error stops the pass."""
         begin = self.done
-        for count, _ in enumerate(self.pool.map(work, tasks), start=1):
-            self.done = begin + (until - begin) * count / len(tasks)
-            self.progress(self.done)
+        share_tasks(work, tasks, self.threads, lambda share: self.progress(begin + (until - begin) * share))
+        self.done = until
+        self.progress(until)
 
     def run_tiles(
         self, work: Callable[[NDArray[np.float32], int, int], None], tiles: list[Tile], until: float, trim: bool = False
@@ -301,7 +303,7 @@ class Pass:
             ranks = self.ranks
             kernels.score_ranks(ranks.offset, ranks.alive, ranks.between, found.r_precision, found.average_precision)
             self.rank_large_classes(found)
-        return finish_ranks(self.data, found, k, self.map_at_r, self.pool)
+        return finish_ranks(self.data, found, k, self.map_at_r, self.threads)
 
     def rank_large_classes(self, found: QueryScores) -> None:
         """Rank the queries of classes too large to store their positives."""

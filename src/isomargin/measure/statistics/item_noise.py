@@ -7,14 +7,13 @@ class, from how much its items differ. The variance of the utility follows by th
 
 import math
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from isomargin.core.threads import available_cores, one_blas_thread
+from isomargin.core.threads import one_blas_thread, share_tasks
 from isomargin.measure.pairs.axis import similarity_of
 from isomargin.measure.pairs.distances import ClassDistances, Floats
 from isomargin.measure.pairs.inputs import ClassSortedVectors
@@ -33,6 +32,7 @@ NOISY = 0.5  # if noise is a larger share of OPIS than this, the user is told
 QUIET = 0.1  # a share of noise that is small enough
 ROWS = 512  # items whose similarities to the others are held at a time
 GROUP_ROWS = 1 << 18  # items whose accepted pairs are held at a time
+CLASSES = 256  # classes whose noise is estimated at a time
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def measure_item_noise(
         return None
     distances = choose_levels(negatives)
     taken = np.minimum(data.sizes[classes], MOST)
-    hashes = hash_rows(data.vectors)
+    hashes = hash_rows(data.vectors, threads)
     starts, ends = data.starts, data.ends
     everything = np.arange(len(data.class_of))
     if len(everything) <= ALL_OTHERS:
@@ -222,19 +222,23 @@ def measure_item_noise(
             for i, number in zip(classes[part], taken[part], strict=True)
         ])  # fmt: skip
         accepted_positives, false_accepts = count_levels(data, rows, taken[part], halves, distances, threads)
-        estimates = estimate(accepted_positives, false_accepts, taken[part], data.sizes[classes[part]])
+        estimates = estimate_all(accepted_positives, false_accepts, taken[part], data.sizes[classes[part]], threads)
         for values, estimated in zip(found, estimates, strict=True):
             values[part] = estimated
     return ItemNoise(classes, distances, *found)
 
 
-def hash_rows(vectors: NDArray[Any]) -> NDArray[np.uint64]:
+def hash_rows(vectors: NDArray[Any], threads: int | None = None) -> NDArray[np.uint64]:
     """(n,) a hash of each row, so that a sample of rows does not depend on their order."""
     bits = vectors.view(np.uint32 if vectors.dtype == np.float32 else np.uint64)
     factors = np.random.default_rng(0).integers(0, 2**63, bits.shape[1], np.uint64) | np.uint64(1)
     hashes = np.empty(len(bits), np.uint64)
-    for first in range(0, len(bits), ROWS):
-        hashes[first : first + ROWS] = (bits[first : first + ROWS].astype(np.uint64) @ factors) >> np.uint64(16)
+
+    def hash_part(begin: int) -> None:
+        part = slice(begin, begin + ROWS)
+        hashes[part] = (bits[part].astype(np.uint64) @ factors) >> np.uint64(16)
+
+    share_tasks(hash_part, range(0, len(bits), ROWS), threads)
     return hashes
 
 
@@ -267,30 +271,31 @@ def count_levels(
     from isomargin.measure.pairs import count_kernels
 
     nearest_first = similarity_of(distances).astype(data.vectors.dtype)
-    accepted_positives = np.zeros((len(rows), len(distances)), np.int64)
-    for first, end in whole_classes(taken):
-        similarity = data.similarity(rows[first:end], rows[first:end])
-        row_class = data.class_of[rows[first:end]]
-        count_kernels.count_class_levels(similarity, nearest_first, row_class, accepted_positives[first:end])
-    accepted_negatives = np.zeros((2, len(rows), len(distances)), np.int64)
-    compared = np.zeros((2, len(rows), 1))
-    class_of = data.class_of
-    for half, others in enumerate(halves):
-        per_class = np.bincount(class_of[others], minlength=len(data.sizes))
-        compared[half, :, 0] = len(others) - per_class[class_of[rows]]
+    class_of, shape = data.class_of, (len(rows), len(distances))
+    accepted_positives, rates = np.empty(shape), np.empty((2, *shape))
+    per_class = [np.bincount(class_of[others], minlength=len(data.sizes)) for others in halves]
 
-        found = accepted_negatives[half]
+    def count_positives(bounds: tuple[int, int]) -> None:
+        part = slice(*bounds)
+        counts = np.zeros((bounds[1] - bounds[0], len(distances)), np.int64)
+        similarity = data.similarity(rows[part], rows[part])
+        count_kernels.count_class_levels(similarity, nearest_first, class_of[rows[part]], counts)
+        accepted_positives[part] = counts
 
-        def count_part(begin: int, others: Any = others, found: Any = found) -> None:
-            part = slice(begin, begin + ROWS)
-            similarity = data.similarity(rows[part], others)
-            count_kernels.count_levels(similarity, nearest_first, class_of[rows[part]], class_of[others], found[part])
+    def count_negatives(task: tuple[int, int]) -> None:
+        half, begin = task
+        part, others = slice(begin, min(begin + ROWS, len(rows))), halves[half]
+        row_class, counts = class_of[rows[part]], np.zeros((part.stop - begin, len(distances)), np.int64)
+        similarity = data.similarity(rows[part], others)
+        count_kernels.count_levels(similarity, nearest_first, row_class, class_of[others], counts)
+        compared = len(others) - per_class[half][row_class, None]
+        rates[half, part] = share(counts, compared)
 
-        # As in the pass over all pairs, each thread computes a product and counts it while it is in the cache.
-        with one_blas_thread(), ThreadPoolExecutor(threads or available_cores()) as pool:
-            list(pool.map(count_part, range(0, len(rows), ROWS)))
-    rates = share(accepted_negatives.astype(np.float64), np.broadcast_to(compared, accepted_negatives.shape))
-    return accepted_positives.astype(np.float64), rates
+    # As in the pass over all pairs, each thread computes a product and counts it while it is in the cache.
+    with one_blas_thread():
+        share_tasks(count_positives, list(whole_classes(taken)), threads)
+        share_tasks(count_negatives, [(half, begin) for half in (0, 1) for begin in range(0, len(rows), ROWS)], threads)
+    return accepted_positives, rates
 
 
 def whole_classes(taken: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
@@ -304,6 +309,28 @@ def whole_classes(taken: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     for last in np.flatnonzero(np.diff(ends // MOST, append=-1)):
         yield first, int(ends[last])
         first = int(ends[last])
+
+
+def estimate_all(
+    accepted_positives: Floats,
+    false_accepts: Floats,
+    taken: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    threads: int | None = None,
+) -> list[NDArray[np.float32]]:
+    """(large, levels) three arrays: what `estimate` returns, for a few classes at a time on all threads."""
+    edges = np.concatenate([[0], np.cumsum(taken)])
+    found = [np.empty((len(taken), accepted_positives.shape[1]), np.float32) for _ in range(3)]
+
+    def estimate_part(begin: int) -> None:
+        part = slice(begin, min(begin + CLASSES, len(taken)))
+        rows = slice(edges[part.start], edges[part.stop])
+        estimates = estimate(accepted_positives[rows], false_accepts[:, rows], taken[part], sizes[part])
+        for values, estimated in zip(found, estimates, strict=True):
+            values[part] = estimated
+
+    share_tasks(estimate_part, range(0, len(taken), CLASSES), threads)
+    return found
 
 
 def estimate(
