@@ -63,8 +63,7 @@ def count(
     """Count all parts of prepared embeddings on a cluster; ``folder`` keeps those that are done."""
     cores, size = 1 if threads is None else checks.whole(threads, "threads"), read_size(memory)
     kept = None if folder is None else parts_kept_in(folder)
-    if parts is not None and kept is not None and parts != kept:
-        raise InputError(f"parts is {parts}, but {folder} has parts of {kept}: leave it out, or choose another folder")
+    check_kept(parts, kept, folder)
     with connected(cluster):
         room = wait_for_places(cores, size, cluster)
         plan = plan_on(prepared, size, settings, parts or kept, room, shifts)
@@ -93,8 +92,7 @@ def find(
     """
     cores, size = 1 if threads is None else checks.whole(threads, "threads"), read_size(memory)
     kept = None if folder is None else neighbours_kept_in(folder)
-    if parts is not None and kept is not None and parts != kept:
-        raise InputError(f"parts is {parts}, but {folder} has parts of {kept}: leave it out, or choose another folder")
+    check_kept(parts, kept, folder)
     with connected(cluster):
         room = wait_for_places(cores, size, cluster)
         plan = neighbour_plan_on(prepared, size, settings, parts or kept, room)
@@ -119,8 +117,7 @@ def compare(
     """Count all parts of a prepared gallery on a cluster; ``settings`` are those of the evaluation, and the margin."""
     cores, size = 1 if threads is None else checks.whole(threads, "threads"), read_size(memory)
     kept = None if folder is None else parts_kept_in(folder)
-    if parts is not None and kept is not None and parts != kept:
-        raise InputError(f"parts is {parts}, but {folder} has parts of {kept}: leave it out, or choose another folder")
+    check_kept(parts, kept, folder)
     with connected(cluster):
         room = wait_for_places(cores, size, cluster)
         plan = gallery_plan_on(prepared, size, parts or kept, room)
@@ -129,6 +126,12 @@ def compare(
             return plan, compare_on_ray(plan, None, cores, report)
         with journal_in(folder, settings, GalleryJournal) as journal:
             return plan, compare_on_ray(plan, journal, cores, report)
+
+
+def check_kept(parts: int | None, kept: int | None, folder: Path | None) -> None:
+    """Refuse another number of parts than that of the parts in the folder."""
+    if parts is not None and kept is not None and parts != kept:
+        raise InputError(f"parts is {parts}, but {folder} has parts of {kept}: leave it out, or choose another folder")
 
 
 # ----- the cluster

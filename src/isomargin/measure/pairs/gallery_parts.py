@@ -7,6 +7,8 @@ section, the best two are kept.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -18,10 +20,11 @@ from isomargin.core.memory import forget_pages
 from isomargin.core.threads import available_cores
 from isomargin.measure.pairs.counts import PairCounts
 from isomargin.measure.pairs.distances import BinnedDistances, Floats
+from isomargin.measure.pairs.gallery_inputs import GalleryData
 from isomargin.measure.pairs.gallery_kernels import Best
 from isomargin.measure.pairs.gallery_pass import GalleryPass, OwnDistances, own_bins, own_distances, positives_of
 from isomargin.measure.pairs.gallery_plan import GalleryPlan
-from isomargin.measure.pairs.gallery_tiles import TilePass, own_floor, scores_of, span_of
+from isomargin.measure.pairs.gallery_tiles import Block, TilePass, own_floor, scores_of, span_of
 from isomargin.measure.pairs.parts import check_mergeable, check_numbers
 from isomargin.measure.pairs.tiles import Progress
 
@@ -100,27 +103,38 @@ def count_gallery_part(
     """
     checks.whole(number, "number", 1, plan.parts)
     found: dict[int, Counts] = {}
-    cells = plan.cells(number)
-    for done, (one, other) in enumerate(cells):
+    cells, done = plan.cells(number), 0
+    for section, its_cells in groupby(cells, key=itemgetter(0)):
+        gallery = plan.gallery_section(section)
+        for _, other in its_cells:
 
-        def report(share: float, done: int = done) -> None:
-            if progress is not None:
-                progress((done + share) / len(cells))
+            def report(share: float, done: int = done) -> None:
+                if progress is not None:
+                    progress((done + share) / len(cells))
 
-        for section, counts in count_cell(plan, one, other, threads, report).items():
-            known = found.get(section)
-            found[section] = counts if known is None else merge_sections(plan, section, known, counts)
+            for at, counts in count_cell(plan, section, gallery, other, threads, report).items():
+                known = found.get(at)
+                found[at] = counts if known is None else merge_sections(plan, at, known, counts)
+            done += 1
     return GalleryPartCounts(plan.digest, (number,), found)
 
 
-def count_cell(plan: GalleryPlan, one: int, other: int, threads: int | None, progress: Progress) -> dict[int, Counts]:
+def count_cell(
+    plan: GalleryPlan,
+    one: int,
+    gallery: tuple[GalleryData, tuple[Block, ...]],
+    other: int,
+    threads: int | None,
+    progress: Progress,
+) -> dict[int, Counts]:
     """Compare a section of probes with a section of the gallery; the first one brings the distances to own classes."""
     probes, first_class = plan.probes_of(other), plan.classes_of(one).start
     own = own_distances(plan.data, probes.start, probes.stop)
     for mapped in (plan.data.rows, plan.data.probes, plan.data.sums):
         forget_pages(mapped)
-    section, layout = plan.cell(one, other)
-    the_pass = TilePass(section, own_floor(own.nearest, probes.stop - probes.start), layout)
+    layout = plan.layout._replace(probe_edges=plan.probe_blocks(other), blocks=gallery[1])
+    floor = own_floor(own.nearest, probes.stop - probes.start)
+    the_pass = TilePass(plan.with_probes(one, gallery[0], other), floor, layout)
     the_pass.run(threads or available_cores(), progress)
     best = the_pass.best
     of_probes = ProbeCounts(

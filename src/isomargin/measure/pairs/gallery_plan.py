@@ -5,7 +5,7 @@ a section of the gallery; a part is a run of consecutive cells.
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -17,7 +17,7 @@ from isomargin.core import checks
 from isomargin.core.errors import InputError
 from isomargin.core.json_values import digest
 from isomargin.core.memory import forget_pages, read_size
-from isomargin.measure.pairs.gallery_inputs import OWN_PROBES, GalleryData, section_of
+from isomargin.measure.pairs.gallery_inputs import OWN_PROBES, GalleryData, copy_classes
 from isomargin.measure.pairs.gallery_pass import own_bins
 from isomargin.measure.pairs.gallery_prepare import PreparedGallery
 from isomargin.measure.pairs.gallery_tiles import Block, GalleryLayout, make_layout
@@ -122,20 +122,30 @@ class GalleryPlan:
         first, end = self.layout.probe_edges[self.block_edges[section : section + 2]].tolist()
         return slice(first, end)
 
-    def cell(self, one: int, other: int) -> tuple[GalleryData, GalleryLayout]:
-        """Return the rows and probes of a cell, read into memory, and their blocks."""
-        classes, probes = self.classes_of(one), self.probes_of(other)
-        section = section_of(self.data, probes, classes)
-        for mapped in (self.data.rows, self.data.probes):
-            forget_pages(mapped)
-        edges = self.layout.probe_edges[self.block_edges[other] : self.block_edges[other + 1] + 1] - probes.start
-        first_row = int(self.data.starts[classes.start])
+    def gallery_section(self, section: int) -> tuple[GalleryData, tuple[Block, ...]]:
+        """Return the rows of a section of the gallery, read into memory, and its blocks."""
+        classes = self.classes_of(section)
+        data, first_row = copy_classes(self.data, classes), int(self.data.starts[classes.start])
+        forget_pages(self.data.rows)
         blocks = [
             Block(a - first_row, b - first_row, c - classes.start, d - classes.start)
             for a, b, c, d in self.layout.blocks
             if classes.start <= c < classes.stop
         ]
-        return section, self.layout._replace(probe_edges=edges, blocks=tuple(blocks))
+        return data, tuple(blocks)
+
+    def with_probes(self, section: int, gallery: GalleryData, number: int) -> GalleryData:
+        """Return a section of the gallery with a section of probes, read into memory."""
+        probes, first_class = self.probes_of(number), self.classes_of(section).start
+        its_class = self.data.probe_class[probes] - first_class
+        found = replace(gallery, probes=np.array(self.data.probes[probes]), probe_class=its_class)
+        forget_pages(self.data.probes)
+        return found
+
+    def probe_blocks(self, number: int) -> NDArray[np.int64]:
+        """(blocks + 1,) where the blocks of a section of probes start, from its first probe on."""
+        edges = self.layout.probe_edges[self.block_edges[number] : self.block_edges[number + 1] + 1]
+        return np.asarray(edges - edges[0])
 
     # ----- memory
 
