@@ -31,9 +31,9 @@ GalleryFile = Annotated[
     typer.Option(
         "--gallery",
         parser=as_path,
-        help="File of enrolled items with labels; to evaluate, also a folder or quoted pattern of shards. The embeddings "
-        "are then probes, which are compared with the templates of the enrolled classes; probes of other classes are "
-        "unknown.",
+        help="File of enrolled items with labels; to evaluate, also a folder or quoted pattern of shards. The "
+        "embeddings are then probes, which are compared with the templates of the enrolled classes; probes of other "
+        "classes are unknown.",
     ),
 ]
 GalleryLabels = Annotated[
