@@ -155,6 +155,7 @@ def test_parts_of_other_equalizers_are_refused_by_name(files):
         assert "part 2 of 3 is missing" in refusal(im.merge_parts, plans[0], mine[::2])
         assert "part 1 was given twice" in refusal(im.merge_parts, plans[0], [*mine, mine[0]])
     assert "a fitted isomargin.Equalizer is needed" in refusal(im.plan_parts, ready, equalizer=rows)
+    assert "a fitted isomargin.Equalizer is needed" in refusal(im.evaluate_shards, "nowhere", equalizer=rows)
 
 
 @pytest.fixture
