@@ -1,6 +1,7 @@
 """Equalized similarities in parts: the single pass of the same equalizer bit for bit; other equalizers are refused."""
 
 import itertools
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import isomargin as im
 from compare import clusters
 from isomargin.equalize import large_sets
 from isomargin.equalize.parts import merge_neighbour_files
-from isomargin.measure.pairs import neighbours, tiles
+from isomargin.measure.pairs import neighbours, row_shifts, tiles
 from isomargin.measure.pairs.neighbour_files import save_found
 from isomargin.measure.pairs.neighbour_parts import PROGRAM, merge_found, plan_neighbours
 from isomargin.measure.pairs.neighbours import add_triangle
@@ -169,6 +170,20 @@ def test_parts_of_other_equalizers_are_refused_by_name(files):
         assert "part 1 was given twice" in refusal(im.merge_parts, plans[0], [*mine, mine[0]])
     assert "a fitted isomargin.Equalizer is needed" in refusal(im.plan_parts, ready, equalizer=rows)
     assert "a fitted isomargin.Equalizer is needed" in refusal(im.evaluate_shards, "nowhere", equalizer=rows)
+
+
+def test_shifts_are_complete_as_soon_as_other_parts_see_them(files, monkeypatch):
+    ready, folder = im.prepare(files[0] / "shards", files[0] / "ready"), files[0]
+    shifts, replace_file, complete = row_shifts.row_shifts(ready, files[-1]), os.replace, []
+
+    def replaced(*paths):
+        replace_file(*paths)
+        if row_shifts.has_shifts(folder):
+            complete.append(row_shifts.RowShifts.open(folder).digest == shifts.digest)
+
+    monkeypatch.setattr("isomargin.core.files.os.replace", replaced)
+    shifts.save(folder)
+    assert complete == [True]
 
 
 @pytest.fixture

@@ -67,9 +67,10 @@ class RowShifts:
             "notes": list(shifts.notes),
             "digest": self.digest,
         }
-        with atomic_writes(folder / DESCRIPTION, folder / VALUES) as (as_json, as_array):
-            as_json.write_text(json.dumps(description, indent=1), encoding="utf-8")
+        # The description comes last: whoever finds it takes the values to be there.
+        with atomic_writes(folder / VALUES, folder / DESCRIPTION) as (as_array, as_json):
             np.save(as_array, shifts.values)
+            as_json.write_text(json.dumps(description, indent=1), encoding="utf-8")
 
     @classmethod
     def open(cls, folder: Path) -> "RowShifts":
