@@ -71,6 +71,21 @@ def test_parts_without_a_cluster_are_refused(shard):
         im.evaluate_shards(shard, parts=4)
 
 
+@needs_ray
+@pytest.mark.parametrize("room", [1, 4, 100])
+def test_a_gallery_of_uneven_classes_is_planned_for_any_number_of_workers(room, tmp_path):
+    from isomargin.measure.on_cluster import gallery_plan_on
+
+    sizes = [20_000, *[10] * 10]  # fewer sections than blocks of 512 rows
+    rows, enrolled = np.random.default_rng(0).normal(size=(20_100, 32)), np.repeat(np.arange(11), sizes)
+    sets = rows, rows[-100:], enrolled, enrolled[-100:]
+    prepared = im.prepare_gallery(*save(tmp_path, *sets), tmp_path / "prepared", template="each")
+    plan = gallery_plan_on(prepared, 2 << 30, None, room)
+    assert 1 < plan.parts <= plan.gallery_sections * plan.probe_sections
+    with pytest.raises(im.InputError, match="this plan needs at least"):
+        gallery_plan_on(prepared, 270_000_000, None, room)
+
+
 # ----- on a cluster, last: it stays connected until the end of the file
 
 ON_CLUSTER = {"memory": "700MB", "cluster": "auto"}

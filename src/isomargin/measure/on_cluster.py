@@ -240,15 +240,17 @@ def gallery_plan_on(prepared: PreparedGallery, memory: int, parts: int | None, r
 
 
 def plan_until_it_fits(plan: Callable[[int], Plan], room: int, most: int) -> Plan:
-    """Plan several parts for each place, or twice as many until one fits into its memory."""
-    parts = min(PARTS_PER_PLACE * room, most)
-    while True:
+    """Plan several parts for each place; more if they do not fit into memory, fewer if there is not work for so many."""
+    wanted = min(PARTS_PER_PLACE * room, most)
+    more = [wanted * 2**times for times in range((most // wanted).bit_length())]
+    fewer = [wanted // 2**times for times in range(1, wanted.bit_length())]
+    refusals = {}
+    for parts in (*more, most, *fewer):
         try:
             return plan(parts)
-        except InputError:
-            if parts == most:
-                raise
-            parts = min(2 * parts, most)
+        except InputError as error:
+            refusals[parts] = error
+    raise refusals[most]  # so many parts need least memory
 
 
 def neighbours_kept_in(folder: Path) -> int | None:
