@@ -240,7 +240,7 @@ def gallery_plan_on(prepared: PreparedGallery, memory: int, parts: int | None, r
 
 
 def plan_until_it_fits(plan: Callable[[int], Plan], room: int, most: int) -> Plan:
-    """Plan several parts for each place; more if they do not fit into memory, fewer if there is not work for so many."""
+    """Plan several parts for each place; more if those need too much memory, fewer if there are not so many blocks."""
     wanted = min(PARTS_PER_PLACE * room, most)
     more = [wanted * 2**times for times in range((most // wanted).bit_length())]
     fewer = [wanted // 2**times for times in range(1, wanted.bit_length())]
