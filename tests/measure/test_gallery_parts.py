@@ -1,5 +1,6 @@
 """Galleries in parts: merged parts are the single pass bit for bit, and what does not belong together is refused."""
 
+import json
 import pickle
 import tracemalloc
 import zipfile
@@ -348,3 +349,24 @@ def test_what_is_not_a_prepared_gallery_is_refused(part_folder, tmp_path):
     assert "parts is 4, but all parts are counted" in refusal(evaluate, prepared_folder, parts=4)
     assert "number is 5: a whole number from 1 to 4" in refusal(im.count_gallery_part, plan, 5)
     assert "already exists" in refusal(im.prepare_gallery, tmp_path / "gallery", tmp_path / "probes", folder)
+
+
+@pytest.mark.parametrize("kind", ["gallery.json", "prepared.json"])
+def test_a_prepared_folder_whose_description_lacks_something_is_refused(kind, part_folder, tmp_path):
+    _, plan, _ = part_folder
+    folder, opened = plan.prepared.folder, im.plan_gallery
+    if kind == "prepared.json":
+        folder, opened = im.prepare(tmp_path / "probes", tmp_path / "pairs").folder, im.plan_parts
+    description = json.loads((folder / kind).read_text())
+    for name in sorted(set(description) - {"format", "version", "classes"}):
+        (folder / kind).write_text(json.dumps({key: description[key] for key in description if key != name}))
+        assert f"{kind} could not be read (KeyError: '{name}')" in refusal(opened, folder)
+
+
+def test_a_prepared_gallery_whose_classes_lack_something_is_refused(part_folder):
+    _, plan, _ = part_folder
+    path = plan.prepared.folder / "classes.npz"
+    arrays = dict(np.load(path))
+    for name in arrays:
+        np.savez(path, **{key: arrays[key] for key in arrays if key != name})
+        assert "classes.npz could not be read (KeyError" in refusal(im.plan_gallery, plan.prepared.folder)

@@ -51,6 +51,7 @@ from isomargin.measure.pairs.prepare import (
 FORMAT = "isomargin prepared gallery"
 VERSION = 1
 DESCRIPTION, CLASSES, SUMS = "gallery.json", "classes.npz", "sums.npy"
+BY_CLASS = ("names", "enrolled", "known_sizes", "unknown_names", "unknown_sizes")  # the arrays of CLASSES
 ITEMS, ROWS, PROBES = "items", "gallery", "probes"  # folders of vectors; items are removed once templates are formed
 
 
@@ -130,18 +131,19 @@ class PreparedGallery:
             found = json.loads((path / DESCRIPTION).read_text(encoding="utf-8"))
             if found.get("format") != FORMAT or found.get("version") != VERSION:
                 raise InputError(f"{path} was prepared by another version of isomargin: prepare it again")
+            left_out, template, notes = bool(found["leave_one_out"]), found["template"], tuple(found["notes"])
+            digests = {name: found[name] for name in ("digest", "sources")}
         with reading(path / CLASSES), np.load(path / CLASSES, allow_pickle=False) as arrays:
-            classes = {name: arrays[name] for name in arrays.files}
+            classes = {name: arrays[name] for name in BY_CLASS}
         rows, probes = (map_vectors(path / name / VECTORS) for name in (ROWS, PROBES))
-        left_out, template = bool(found["leave_one_out"]), found["template"]
         sums = map_vectors(path / SUMS) if left_out and template == "mean" else None
         given = len(classes["names"]) if template == "mean" else classes["enrolled"].sum()
         probe_sizes = classes["known_sizes"].sum() + classes["unknown_sizes"].sum()
         if (len(rows), len(probes)) != (given, probe_sizes) or rows.shape[1] != probes.shape[1]:
             raise InputError(f"the files in {path} do not fit together: prepare it again")
         return cls(
-            path, template, rows=rows, probes=probes, sums=sums, leave_one_out=left_out,
-            notes=tuple(found["notes"]), digest=found["digest"], sources=found["sources"], **classes,
+            path, template, rows=rows, probes=probes, sums=sums, leave_one_out=left_out, notes=notes,
+            **digests, **classes,
         )  # fmt: skip
 
 
@@ -259,14 +261,8 @@ def write_gallery(sources: tuple[Shards, ...], folder: Path, template: str, buck
         (folder / ROWS).rmdir()
         (folder / ITEMS).rename(folder / ROWS)
     described = {"template": template, "leave_one_out": left_out}
-    np.savez(
-        folder / CLASSES,
-        names=names,
-        enrolled=enrolled,
-        known_sizes=probes.known_sizes,
-        unknown_names=probes.unknown_names,
-        unknown_sizes=probes.unknown_sizes,
-    )
+    by_class = names, enrolled, probes.known_sizes, probes.unknown_names, probes.unknown_sizes
+    np.savez(folder / CLASSES, **dict(zip(BY_CLASS, by_class, strict=True)))  # type: ignore[arg-type]
     vectors = [map_vectors(folder / name / VECTORS) for name in (ROWS, PROBES)]
     sizes = np.concatenate([probes.known_sizes, probes.unknown_sizes])
     digests = data_digest(vectors[0], enrolled, names), data_digest(vectors[1], sizes, probes.unknown_names)

@@ -94,14 +94,15 @@ class Prepared:
             found = json.loads((path / DESCRIPTION).read_text(encoding="utf-8"))
             if found.get("format") != FORMAT or found.get("version") != VERSION:
                 raise InputError(f"{path} was prepared by another version of isomargin: prepare it again")
+            shape, notes, reach = (found["rows"], found["width"]), tuple(found["notes"]), float(found["reach"])
+            digests = found["digest"], found["sources"]
         with reading(path / CLASSES), np.load(path / CLASSES, allow_pickle=False) as arrays:
             names, sizes = arrays["names"], arrays["sizes"]
         with reading(path / VECTORS):
             vectors = np.load(path / VECTORS, mmap_mode="r", allow_pickle=False)
-        if vectors.shape != (found["rows"], found["width"]) or sizes.sum() != len(vectors) or len(names) != len(sizes):
+        if vectors.shape != shape or sizes.sum() != len(vectors) or len(names) != len(sizes):
             raise InputError(f"the files in {path} do not fit together: prepare it again")
-        digests = found["digest"], found["sources"]
-        return cls(path, vectors, sizes, names, tuple(found["notes"]), float(found["reach"]), *digests)
+        return cls(path, vectors, sizes, names, notes, reach, *digests)
 
 
 def is_prepared(folder: Path) -> bool:
