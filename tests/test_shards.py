@@ -83,7 +83,9 @@ def test_shards_that_do_not_belong_together_are_refused(tmp_path):
     assert "matches no file" in message(tmp_path / "*.parquet")
     (tmp_path / "empty").mkdir()
     assert "has no shards" in message(tmp_path / "empty")
-    assert "is not a shard" in message([tmp_path / "items.npz"])
+    assert "nowhere does not exist" in message(tmp_path / "nowhere")
+    (tmp_path / "items.npz").write_bytes(b"items")
+    assert "items.npz is not a shard" in message([tmp_path / "items.npz"])
     assert "the list of shards is empty" in message([])
     (first / "9.labels.npy").unlink()
     assert "9.npy has no labels" in message(first / "9.npy")
@@ -165,7 +167,7 @@ def test_a_prepared_folder_is_evaluated_and_a_large_file_within_memory(run, tmp_
         (["--part", "1/2", "--output", "parts", "--work", "w"], "--work cannot be used with --part"),
         (["--memory", "much"], "a size such as 4GB or 500MB is needed"),
         (["--labels", "labels.npy"], "put the labels of X.npy beside it"),
-        (["--gallery", "gallery.npz"], "gallery: gallery.npz is not a shard"),
+        (["--gallery", "gallery.npz"], "gallery: gallery.npz does not exist: check the path"),
         (["--intervals", "--resample", "items"], "--resample items cannot be used with shards"),
         (["--exact"], "exact needs all embeddings in memory"),
         (["--device", "cpu"], "parts are counted on the CPU"),

@@ -367,6 +367,13 @@ def test_what_cannot_be_fitted_in_parts_is_refused(options, expected, files, run
     assert not list(files[0].glob("new*"))
 
 
+def test_without_the_set_itself_no_equalizer_is_fitted_to_a_reference_of_shards(files, run, monkeypatch):
+    monkeypatch.chdir(files[0])
+    code, _, err = run("equalize", "nowhere.npz", "--reference", "shards", "-o", "new.json")
+    assert (code, err) == (2, "isomargin: nowhere.npz does not exist: check the path\n")
+    assert run("equalize", "shards", "--reference", "shards", "-o", "new.json")[0] == 0
+
+
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux tells which pages are in memory")
 def test_no_more_of_a_reference_is_held_in_memory_than_is_read_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(large_sets, "CHUNK", 500)

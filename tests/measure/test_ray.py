@@ -56,7 +56,7 @@ def test_an_address_without_a_cluster_is_refused_at_once(shard, run, monkeypatch
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--ray", "local", "--gallery", "gallery.npz"], "gallery: gallery.npz is not a shard"),
+        (["--ray", "local", "--gallery", "gallery.npz"], "gallery: gallery.npz does not exist: check the path"),
         (["--ray", "local", "--new-classes"], "--new-classes cannot be used with shards"),
         (["--ray", "local", "--part", "1/4"], "--part counts one part here and --ray all parts on a cluster"),
         (["--parts", "4"], "--parts is for --ray"),

@@ -12,7 +12,7 @@ import typer
 from isomargin.cli.common import check_writable, print_renderable, writing
 from isomargin.cli.equalizing_parts import NOT_JUDGED, equalize_in_parts, notes
 from isomargin.cli.opening import EmbeddingsKey, Labels, LabelsKey, ReadOptions, kind_of, open_embeddings, read_options
-from isomargin.cli.parts import Memory, Part, PartOptions, Parts, Ray, Work
+from isomargin.cli.parts import Memory, Part, PartOptions, Parts, Ray, Work, has_shards
 from isomargin.core.errors import InputError
 from isomargin.core.text import printable
 from isomargin.io.stores.address import as_path
@@ -135,6 +135,8 @@ def equalize(
         unused = {option_name(name): value is not None for name, value in judging.items()}
         part_options.check({"--labels": bool(labels), **unused})
         part_options.check_part({"--json": as_json})
+        if not has_shards(file):
+            kind_of(file)  # refuses a path that does not exist, although only the reference may be read
         reading = ReadOptions(None, embeddings_key, labels_key)
         settings = chosen_settings(given, reference)
         in_parts = equalize_in_parts(part_options, reading, output, threads, settings)

@@ -207,9 +207,9 @@ def _find(source: str | Path | Sequence[str | Path]) -> list[Path]:
 
 
 def _open(path: Path, embeddings_key: str, labels_key: str) -> Shard:
+    check_file(path)
     if path.suffix not in SUFFIXES:
         raise InputError(f"{path} is not a shard: .parquet, .npy or .safetensors is needed, which are read in blocks")
-    check_file(path)
     with reading(path):
         if path.suffix == ".parquet":
             rows, width = open_lists(path, embeddings_key)

@@ -141,7 +141,7 @@ def plan_neighbours(
         least = min(least, needed)
         if plan.superblocks == number_of_blocks(n):
             raise InputError(
-                f"memory is {size / 1e9:.3g} GB: finding neighbours in {parts:,} parts needs at least "
+                f"memory is {size / 1e9:.3g} GB: finding neighbours with this plan needs at least "
                 f"{least / 1e9:.3g} GB; use more memory or more parts"
             )
         wanted = wanted + wanted // 4 + 1
