@@ -5,6 +5,7 @@ import pickle
 import tracemalloc
 import zipfile
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,7 +17,14 @@ from hypothesis import strategies as st
 import gallery_reference as definition
 import isomargin as im
 from isomargin.measure.gallery_parts import merge_gallery_files
-from isomargin.measure.pairs import gallery_inputs, gallery_pass, gallery_plan, gallery_prepare, gallery_tiles
+from isomargin.measure.pairs import (
+    gallery_inputs,
+    gallery_parts,
+    gallery_pass,
+    gallery_plan,
+    gallery_prepare,
+    gallery_tiles,
+)
 from isomargin.measure.pairs.distances import BinnedDistances
 from isomargin.measure.pairs.gallery_inputs import read_gallery
 from isomargin.measure.pairs.gallery_part_files import counts_in, save_gallery_part
@@ -297,6 +305,19 @@ def test_parts_with_altered_counts_are_refused(part_folder):
     content[place + 200] ^= 1
     path.write_bytes(bytes(content))
     assert "part-1-of-4.npz could not be read" in refusal(merge_gallery_files, folder)
+
+
+def test_counts_that_need_64_bits_are_assembled(monkeypatch):
+    with limits(), prepared(draw(seed=8)) as folder:
+        plan = im.plan_gallery(folder, 2)
+        counts = [im.count_gallery_part(plan, number) for number in plan.numbers]
+        expected = im.merge_gallery_parts(plan, counts).gallery.by_probe.counts
+        monkeypatch.setattr(gallery_parts, "probe_counter", lambda plan: np.int64)
+        for found in counts:  # as the file of a part holds counts of 2³² and more
+            for section in range(plan.gallery_sections, plan.superblocks):
+                if (of := found.superblocks.get(section)) is not None:
+                    found.superblocks[section] = replace(of, by_probe=of.by_probe.astype(np.uint64))
+        np.testing.assert_array_equal(im.merge_gallery_parts(plan, counts).gallery.by_probe.counts, expected)
 
 
 def test_a_plan_is_sent_to_another_process_without_the_vectors(part_folder):

@@ -257,7 +257,7 @@ def finish_gallery(plan: GalleryPlan, section_counts: Callable[[int], Counts]) -
         its_classes, sizes = np.unique(data.probe_class[probes], return_counts=True)
         own_columns = np.append(columns, np.zeros(len(data.unknown_names), np.int64))[its_classes]
         check_totals(counts.by_probe, sizes * (data.columns - own_columns))
-        by_probe[its_classes] += counts.by_probe
+        by_probe[its_classes] = add(by_probe[its_classes], counts.by_probe, by_probe.dtype.type)
         for name in ("nearer", "first", "first_class", "second", "second_class"):
             getattr(best, name)[probes] = getattr(counts, name)
         own.take(probes, counts)
