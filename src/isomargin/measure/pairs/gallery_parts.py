@@ -165,13 +165,13 @@ def merge_gallery_counts(plan: GalleryPlan, one: GalleryPartCounts, other: Galle
 def merge_sections(plan: GalleryPlan, section: int, one: Counts, other: Counts) -> Counts:
     """Add the counts of the same section from two parts."""
     if isinstance(one, ClassCounts) and isinstance(other, ClassCounts):
-        return ClassCounts(add(one.negatives, other.negatives, class_counter(plan)))
+        return ClassCounts(add(one.negatives, other.negatives, plan.class_counter))
     assert isinstance(one, ProbeCounts)
     assert isinstance(other, ProbeCounts)
     first, first_class, second, second_class = best_two(one, other)
     return replace(
         one if one.own_nearest is not None else other,
-        by_probe=add(one.by_probe, other.by_probe, probe_counter(plan)),
+        by_probe=add(one.by_probe, other.by_probe, plan.probe_counter),
         nearer=one.nearer + other.nearer,
         first=first,
         first_class=first_class,
@@ -183,19 +183,6 @@ def merge_sections(plan: GalleryPlan, section: int, one: Counts, other: Counts) 
 def add(one: NDArray[Any], other: NDArray[Any], kind: type) -> NDArray[Any]:
     """Add counts in a type in which they do not overflow."""
     return np.asarray(np.add(one, other, dtype=kind, casting="same_kind"))
-
-
-def class_counter(plan: GalleryPlan) -> type:
-    """Return the type in which no counter of a class overflows."""
-    data = plan.data
-    rows = int((data.ends - data.starts).max()) if data.template == "each" else 1
-    return np.uint32 if rows * len(data.probes) < 2**32 else np.int64
-
-
-def probe_counter(plan: GalleryPlan) -> type:
-    """Return the type in which no counter of a class of probes overflows."""
-    data = plan.data
-    return np.uint32 if int(np.bincount(data.probe_class).max()) * data.columns < 2**32 else np.int64
 
 
 def best_two(one: ProbeCounts, other: ProbeCounts) -> tuple[NDArray[Any], ...]:
@@ -233,7 +220,7 @@ def finish_gallery(plan: GalleryPlan, section_counts: Callable[[int], Counts]) -
     ``section_counts`` returns the merged counts of a section; it is called once for each, in order.
     """
     data, n, span = plan.data, len(plan.data.probes), span_of(plan.data)
-    negatives: NDArray[Any] = np.empty((data.classes, plan.layout.bins), class_counter(plan))
+    negatives: NDArray[Any] = np.empty((data.classes, plan.layout.bins), plan.class_counter)
     columns = data.ends - data.starts if data.template == "each" else np.ones(data.classes, np.int64)
     for section in range(plan.gallery_sections):
         classes, counted = plan.classes_of(section), section_counts(section)
@@ -241,7 +228,7 @@ def finish_gallery(plan: GalleryPlan, section_counts: Callable[[int], Counts]) -
         check_totals(counted.negatives, columns[classes] * (n - data.known_sizes[classes]))
         negatives[classes] = counted.negatives
     probe_rows = data.classes + len(data.unknown_names)
-    by_probe: NDArray[Any] = np.zeros((probe_rows, plan.layout.probe_bins), probe_counter(plan))
+    by_probe: NDArray[Any] = np.zeros((probe_rows, plan.layout.probe_bins), plan.probe_counter)
     best = Best(
         own=np.empty(0, np.float32),
         nearer=np.empty(n, np.int32),

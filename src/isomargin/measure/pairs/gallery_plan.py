@@ -100,6 +100,19 @@ class GalleryPlan:
             "bins": [self.layout.bins, self.layout.probe_bins, own_bins(self.data)],
         })  # fmt: skip
 
+    @cached_property
+    def class_counter(self) -> type:
+        """The type in which no counter of a class overflows."""
+        data = self.data
+        rows = int((data.ends - data.starts).max()) if data.template == "each" else 1
+        return np.uint32 if rows * len(data.probes) < 2**32 else np.int64
+
+    @cached_property
+    def probe_counter(self) -> type:
+        """The type in which no counter of a class of probes overflows."""
+        data = self.data
+        return np.uint32 if int(np.bincount(data.probe_class).max()) * data.columns < 2**32 else np.int64
+
     # ----- cells and sections
 
     def cells(self, number: int) -> list[tuple[int, int]]:
