@@ -340,3 +340,15 @@ def test_a_wrong_address_is_one_sentence(run, tmp_path, monkeypatch, address, sa
     assert said in error
     assert error.count("\n") == 1
     assert not list(tmp_path.iterdir())  # no store was made where there was none
+
+
+@pytest.mark.parametrize(
+    "words", [["ADDRESS", "--memory", "1GB"], ["ADDRESS", "--gallery", "."], [".", "--gallery", "ADDRESS"]]
+)
+def test_a_store_is_not_read_in_parts(words, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    im.EmbeddingSet(np.eye(4), np.arange(4) // 2).save("items.npy")
+    address = "qdrant://127.0.0.1:9/items?label=sku"
+    code, _, error = run("evaluate", *(address if word == "ADDRESS" else word for word in words))
+    assert code == 2
+    assert f"{address} is a vector store, not read in parts" in error

@@ -17,6 +17,7 @@ from isomargin.cli.opening import EmbeddingsKey, LabelsKey, ReadOptions, open_eq
 from isomargin.core.errors import InputError
 from isomargin.core.memory import read_size
 from isomargin.core.progress import progress_bar
+from isomargin.io.stores.address import StoreAddress
 from isomargin.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -111,6 +112,11 @@ class PartOptions:
             raise InputError(
                 "--memory, --part, --work, --ray and --parts need embeddings: give a folder, a pattern or a file"
             )
+        for source in (self.source, self.gallery):
+            if isinstance(source, StoreAddress):
+                raise InputError(
+                    f"{source} is a vector store, not read in parts: leave out shards, --memory, --part and --ray"
+                )
         if self.parts is not None and self.ray is None:
             raise InputError("--parts is for --ray: give a cluster, or count parts one by one with --part")
         if self.part is not None and self.ray is not None:
@@ -145,7 +151,6 @@ class PartOptions:
 def has_shards(source: Path) -> bool:
     """Whether a path is a pattern, a folder of prepared embeddings, or a folder of shards that is not a run's."""
     from isomargin.io.shards import is_pattern, shards_in
-    from isomargin.io.stores.address import StoreAddress
     from isomargin.measure.pairs.gallery_prepare import is_prepared_gallery
     from isomargin.measure.pairs.prepare import is_prepared
 
