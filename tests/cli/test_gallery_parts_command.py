@@ -113,3 +113,17 @@ def test_parts_of_a_gallery_and_of_all_pairs_in_one_folder_are_refused_by_name(f
     code, _, errors = run("merge", "parts")
     assert code == 2
     assert "part-1-of-1.npz in parts belong to another plan" in errors
+    assert "of a gallery and not of all pairs" in errors
+
+
+def test_parts_with_another_memory_are_refused_with_this_reason(folder, run):
+    generator = np.random.default_rng(0)
+    for name in ("gallery", "probes"):  # so many counters that memory decides into how many sections they are cut
+        im.EmbeddingSet(generator.normal(size=(4000, 4)), np.arange(4000)).save(folder / f"{name}.npy")
+    sets = ("probes.npy", "--gallery", "gallery.npy", "--output", "parts")
+    assert run("evaluate", *sets, "--part", "1/6", "--memory", "2GB")[0] == 0
+    code, _, errors = run("evaluate", *sets, "--part", "1/6", "--memory", "400MB")
+    assert (code, "belongs to another plan, with another memory" in errors) == (2, True)
+    assert run("evaluate", *sets, "--part", "2/6", "--memory", "400MB")[0] == 0
+    code, _, errors = run("merge", "parts")
+    assert (code, "belong to another plan than the other parts, with another memory" in errors) == (2, True)

@@ -22,7 +22,7 @@ from isomargin.measure.pairs.neighbour_parts import (
     plan_neighbours,
 )
 from isomargin.measure.pairs.neighbours import Singles
-from isomargin.measure.pairs.part_files import read_array, refuse_doubled, refuse_foreign
+from isomargin.measure.pairs.part_files import difference, read_array, refuse_doubled, refuse_foreign
 from isomargin.measure.pairs.prepare import Prepared, is_prepared
 
 FORMAT = "isomargin neighbours"
@@ -113,8 +113,7 @@ def already_found(folder: Path, plan: NeighbourPlan, settings: dict[str, Any], n
     header, expected = NeighbourFile.open(path).header, header_of(plan, settings, number)
     if any(header[name] != expected[name] for name in ("plan", "settings")):
         raise InputError(
-            f"{path} belongs to another plan, of other embeddings or with other settings: remove it, or choose another "
-            "folder"
+            f"{path} belongs to another plan, {difference([header, expected])}: remove it, or choose another folder"
         )
     return True
 

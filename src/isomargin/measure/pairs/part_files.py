@@ -209,8 +209,7 @@ def already_counted(folder: Path, plan: AnyPlan, settings: Settings, number: int
     expected = header_of(plan, settings, number, **more)
     if any(header[name] != expected[name] for name in ("plan", "settings")):
         raise InputError(
-            f"{path} belongs to another plan, of other embeddings, with other settings or of another equalizer: remove "
-            "it, or choose another folder"
+            f"{path} belongs to another plan, {difference([header, expected])}: remove it, or choose another folder"
         )
     return True
 
@@ -292,12 +291,28 @@ def refuse_foreign(files: Sequence[NumberedFile]) -> None:
     usual = max(origins, key=origins.count)
     foreign = [file.path.name for file in files if file.origin != usual]
     if foreign:
-        equalizers = {file.header.get("equalizer") for file in files}
-        difference = "of another equalizer" if len(equalizers) > 1 else "of other embeddings or with other settings"
+        found = difference([file.header for file in files])
         raise InputError(
-            f"{names(foreign)} in {files[0].path.parent} belong to another plan than the other parts, {difference}: "
+            f"{names(foreign)} in {files[0].path.parent} belong to another plan than the other parts, {found}: "
             "remove them, or count them again"
         )
+
+
+def difference(headers: Sequence[dict[str, Any]]) -> str:
+    """Say in what parts of different plans differ.
+
+    >>> difference([{"equalizer": None, "memory": 10**9}, {"equalizer": None, "memory": 10**8}])
+    'with another memory'
+    """
+    reasons = {
+        "format": "of a gallery and not of all pairs or the other way round",
+        "equalizer": "of another equalizer",
+        "memory": "with another memory",
+    }
+    for name, reason in reasons.items():
+        if len({header.get(name) for header in headers}) > 1:
+            return reason
+    return "of other embeddings or with other settings"
 
 
 def refuse_doubled(files: Sequence[NumberedFile]) -> None:
