@@ -1,5 +1,6 @@
 """Galleries in parts: merged parts are the single pass bit for bit, and what does not belong together is refused."""
 
+import functools
 import pickle
 import tracemalloc
 import zipfile
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 import gallery_reference as definition
 import isomargin as im
-from isomargin.measure.gallery_parts import merge_gallery_files
+from isomargin.measure.gallery_parts import merge_gallery_files, prepare_gallery_once
 from isomargin.measure.pairs import gallery_inputs, gallery_pass, gallery_plan, gallery_prepare, gallery_tiles
 from isomargin.measure.pairs.distances import BinnedDistances
 from isomargin.measure.pairs.gallery_inputs import read_gallery
@@ -348,3 +349,21 @@ def test_what_is_not_a_prepared_gallery_is_refused(part_folder, tmp_path):
     assert "parts is 4, but all parts are counted" in refusal(evaluate, prepared_folder, parts=4)
     assert "number is 5: a whole number from 1 to 4" in refusal(im.count_gallery_part, plan, 5)
     assert "already exists" in refusal(im.prepare_gallery, tmp_path / "gallery", tmp_path / "probes", folder)
+
+
+def test_the_folder_of_parts_keeps_the_gallery_that_it_was_prepared_from(tmp_path):
+    gallery, probes = save(tmp_path, *draw())
+    once = functools.partial(prepare_gallery_once, gallery, probes, folder=tmp_path / "parts")
+    first = once()
+    assert once().digest == first.digest
+    assert once(template="mean").folder == first.folder == tmp_path / "parts" / "prepared"
+    assert "prepared from other files or for other templates" in refusal(once, template="max")
+    im.EmbeddingSet(np.ones((2, 8)), [0, 1]).save(gallery / "more.npy")
+    assert "prepared from other files or for other templates" in refusal(once)
+
+
+def test_a_class_whose_mean_does_not_fit_into_memory_is_refused(tmp_path):
+    im.EmbeddingSet(np.ones((90_000, 64), np.float32), np.arange(90_000) > 88_000).save(tmp_path / "items.npy")
+    prepare = functools.partial(im.prepare_gallery, tmp_path / "items.npy", None, leave_one_out=True, memory="330MB")
+    assert "the mean of a class of 88,001 items needs at least 0.359 GB" in refusal(prepare, tmp_path / "mean")
+    assert prepare(tmp_path / "max", template="max").enrolled.tolist() == [88_001, 1_999]
