@@ -6,8 +6,10 @@
 ``evaluate`` is compared with the bare product of the upper triangle (the same tiles without any further work, at the
 fastest tile size) and with the exact search that recall@k usually comes from, IndexFlatIP of faiss with k = 32. The
 sizes are those of the test halves of Stanford Online Products and iNaturalist-2018. Fitting an equalizer is compared
-with the bare product too, and evaluating with its offsets with evaluating without. Rounds are interleaved and the
-median ratio is reported, because other programs share the machine.
+with the bare product too, and evaluating with its offsets with evaluating without. The pass in torch operations is
+compared with torch's bare product of all rows, both on one thread of the CPU, and how often it would wait for a GPU is
+counted on a simulated device. Rounds are interleaved and the median ratio is reported, because other programs share the
+machine.
 """
 
 import argparse
@@ -17,17 +19,21 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))  # has the simulated device
 from measuring import GIGABYTE, forget_peak, in_a_process, memory_in_use, seconds, verdict
 
 PRODUCTS = (60_502, 11_316)  # items, classes
 SPECIES = (136_093, 2_452)
 DIMENSIONS = 512
+TORCH_ITEMS, TORCH_CLASSES = 12_000, 2_244  # classes of the same size as those of the products
 
 
 def make_embeddings(items: int, classes: int, dimensions: int = DIMENSIONS) -> tuple[np.ndarray, np.ndarray]:
@@ -153,6 +159,56 @@ def large(items: int, classes: int) -> None:
     print(f"  within 4 GB: {verdict(peak <= 4 * GIGABYTE)}")
 
 
+def torch_pass(rounds: int) -> None:
+    """Print the CPU time of the pass in torch operations, relative to torch's bare product, and how often it waits."""
+    import torch
+
+    from isomargin.measure.pairs.inputs import sort_by_class
+    from isomargin.measure.pairs.torch_tiles import STRIP, count_pairs_with_torch, strips
+
+    data = sort_by_class(*make_embeddings(TORCH_ITEMS, TORCH_CLASSES))
+    vectors = torch.as_tensor(data.vectors)
+
+    def bare() -> None:
+        for first, last in strips(len(vectors), STRIP):
+            vectors[first:last] @ vectors.T
+
+    def count() -> None:
+        count_pairs_with_torch(data, k=(1, 2, 4, 8, 16, 32), device="cpu")
+
+    torch.set_num_threads(1)
+    times = [(cpu_time(bare), cpu_time(count)) for _ in range(rounds + 1)][1:]  # the first round loads the libraries
+    ratio = statistics.median(counting / product for product, counting in times)
+    print(f"\n{TORCH_ITEMS:,} items in torch operations, one thread; median CPU time of {rounds} rounds")
+    print(f"  {statistics.median(product for product, _ in times):8.2f} s  bare product of all rows")
+    print(f"  {statistics.median(counting for _, counting in times):8.2f} s  the pass, {ratio:.3f} times that")
+    few, many = (count_waits(cells) for cells in (STRIP, 1 << 16))
+    print(f"  the host waits for the device {few} times with one strip of rows and {many} times with many")
+
+
+def cpu_time(work: Callable[[], object]) -> float:
+    """Return how much CPU time the work takes in this process."""
+    begin = time.process_time()
+    work()
+    return time.process_time() - begin
+
+
+def count_waits(cells: int) -> int:
+    """Return how often the host waits for a device that counts 1,000 items in strips of so many similarities."""
+    from fake_device import FakeDevice
+    from isomargin.measure.pairs import torch_tiles
+    from isomargin.measure.pairs.inputs import sort_by_class
+
+    data, usual = sort_by_class(*make_embeddings(1_000, 187, 16)), torch_tiles.STRIP
+    torch_tiles.STRIP = cells
+    try:
+        with FakeDevice() as device:
+            torch_tiles.count_pairs_with_torch(data, k=(1,), device="meta")
+    finally:
+        torch_tiles.STRIP = usual
+    return len(device.waits)
+
+
 def start_up() -> None:
     """Print how long the import and the command line take to start."""
     print("\nstart-up, best of 5")
@@ -176,6 +232,7 @@ def main() -> None:
     divisor = 3 if arguments.quick else 1
     start_up()
     side_by_side(PRODUCTS[0] // divisor, PRODUCTS[1] // divisor, arguments.rounds)
+    in_a_process(torch_pass, arguments.rounds)
     scaling(PRODUCTS[0] // divisor, PRODUCTS[1] // divisor)
     large(SPECIES[0] // divisor, SPECIES[1] // divisor)
 

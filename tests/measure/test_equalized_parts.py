@@ -1,6 +1,7 @@
 """Equalized similarities in parts: the single pass of the same equalizer bit for bit; other equalizers are refused."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from isomargin.measure.pairs.neighbour_files import save_found
 from isomargin.measure.pairs.neighbour_parts import PROGRAM, merge_found, plan_neighbours
 from isomargin.measure.pairs.neighbours import add_triangle
 from isomargin.measure.pairs.parts import finish_parts, merge_all, merge_counts
+from isomargin.measure.pairs.stratified import draw_columns
 from isomargin.measure.pairs.tiles import count_pairs
 from measure.test_parts import FEW_PAIRS, K, assert_identical, drawn, limits, prepared, refusal, resident
 
@@ -44,14 +46,15 @@ def test_merged_equalized_parts_are_the_single_pass_bit_for_bit_in_any_order(dra
         plan = im.plan_parts(folder, min(parts, im.plan_parts(folder).tiles), equalizer=equalizer)
         data = folder.data(equalizer.shifts(folder.vectors))
         whole = count_pairs(data, k=K, layout=plan.layout)
-        assert whole.counts.negatives.axis == equalizer.axis
         counted = [im.count_part(plan, number) for number in plan.numbers]
         random.shuffle(counted)
         while len(counted) > 1:  # any tree of merges
             one, other = counted.pop(random.randrange(len(counted))), counted.pop(random.randrange(len(counted)))
             counted.append(merge_counts(plan, one, other))
         merged = merge_all(plan, counted)
-        assert_identical(finish_parts(plan, merged.superblocks.__getitem__, merged.large, K), whole)
+        finished = finish_parts(plan, merged.superblocks.__getitem__, merged.large, K)
+        assert_identical(finished, whole)
+        assert finished.counts.positives.axis == finished.counts.negatives.axis == equalizer.axis
 
 
 def test_equalized_negatives_are_what_plain_loops_count():
@@ -128,17 +131,25 @@ def test_rows_that_the_reference_does_not_have_are_compared_with_all_of_it(files
     assert "150 of 300 rows have an exact copy in the reference" in halves.notes[-1]
 
 
-def test_equalized_negatives_can_be_sampled(files):
-    folder, _, _, equalizer = files
-    stratified = {"pairs": "stratified", "relative_error": 0.5, "target_far": 0.05, "far": (0.05, 0.2)}
-    sampled = im.evaluate_shards(folder / "shards", equalizer=equalizer, **stratified)
-    everything = im.evaluate_shards(folder / "shards", equalizer=equalizer, **FEW_PAIRS)
-    raw = im.evaluate_shards(folder / "shards", **stratified)
-    middle = np.mean(everything.summary.distances)
-    assert sampled.counts.negatives.axis == equalizer.axis
-    far, expected = (np.mean(found.at(middle).far) for found in (sampled, everything))
-    assert far == pytest.approx(expected, rel=0.15)
-    assert abs(sampled.eer - everything.eer) < abs(raw.eer - everything.eer)
+def test_sampled_negatives_are_equalized(files, small_tiles):
+    ready, equalizer = im.prepare(files[0] / "shards", files[0] / "ready"), files[-1]
+    plan = im.plan_parts(ready, 3, columns=60, equalizer=equalizer)
+    merged = merge_all(plan, [im.count_part(plan, number) for number in plan.numbers])
+    counts = finish_parts(plan, merged.superblocks.__getitem__, merged.large, ()).counts.negatives.counts
+    vectors, shifts = ready.vectors.astype(np.float64), equalizer.shifts_of_rows(ready.vectors).values
+    low, high = plan.layout.span
+    classes, edges = np.repeat(np.arange(12), ready.sizes), np.linspace(low, high, 513)[100:400:20]
+    accepted, near = np.zeros((2, 12, len(edges)), int)
+    for block, (first, end) in enumerate(itertools.pairwise(plan.layout.edges)):
+        columns = draw_columns(300, 60, 0, block)
+        for row in range(first, end):
+            squared = 2 - 2 * (vectors[row] @ vectors[columns].T + shifts[row] + shifts[columns])
+            distances = (np.sign(squared) * np.sqrt(np.abs(squared)))[classes[columns] != classes[row]]
+            accepted[classes[row]] += (distances[:, None] < edges).sum(axis=0)
+            near[classes[row]] += (np.abs(distances[:, None] - edges) < 1e-5).sum(axis=0)
+    found = np.cumsum(counts, axis=1)[:, 99:399:20]
+    assert (np.abs(found - accepted) <= near).all()
+    assert near.sum() < 20
 
 
 def test_parts_of_other_equalizers_are_refused_by_name(files):
@@ -147,7 +158,9 @@ def test_parts_of_other_equalizers_are_refused_by_name(files):
     other = im.Equalizer(neighbours=20, skip=3).fit(rows)
     with limits():
         plans = [im.plan_parts(ready, 3, equalizer=found) for found in (equalizer, other, None)]
-        assert len({plan.digest for plan in plans}) == 3
+        found = plans[0].equalizer
+        renamed = replace(found, record=found.record | {"digest": "of another"})  # although its shifts are the same
+        assert len({plan.digest for plan in [*plans, im.plan_parts(ready, 3, equalizer=renamed)]}) == 4
         counts = [im.count_part(plan, number) for plan, number in zip(plans, (1, 2, 3), strict=True)]
         mine = [im.count_part(plans[0], number) for number in (1, 2, 3)]
         assert "part 2 belongs to another plan" in refusal(im.merge_parts, plans[0], [mine[0], counts[1], mine[2]])
@@ -155,6 +168,7 @@ def test_parts_of_other_equalizers_are_refused_by_name(files):
         assert "part 2 of 3 is missing" in refusal(im.merge_parts, plans[0], mine[::2])
         assert "part 1 was given twice" in refusal(im.merge_parts, plans[0], [*mine, mine[0]])
     assert "a fitted isomargin.Equalizer is needed" in refusal(im.plan_parts, ready, equalizer=rows)
+    assert "a fitted isomargin.Equalizer is needed" in refusal(im.evaluate_shards, "nowhere", equalizer=rows)
 
 
 @pytest.fixture

@@ -43,7 +43,8 @@ def equalize(
         Path,
         typer.Argument(
             parser=as_path,
-            help="File of embeddings and labels, or a run's folder: what is searched, the index.",
+            help="File of embeddings and labels, or a run's folder: what is searched, the index. Also a folder or "
+            "quoted pattern of .parquet, .npy or .safetensors shards.",
         ),
     ],
     output: Annotated[
@@ -117,6 +118,9 @@ def equalize(
 
     The settings are chosen by cross-validation over classes. The table compares raw with equalized similarities on
     classes that had no part in choosing, and a sentence says whether equalizing is worth it.
+
+    Sets larger than memory (shards, --memory, --part, --ray) are fitted in parts, with the default settings or those
+    given: nothing is chosen or judged.
     """
     given = {"neighbours": neighbours, "skip": skip, "weight": weight}
     judging = {

@@ -388,6 +388,7 @@ class Equalizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sciki
 
         ``own_class`` is what the method is meant for; evaluations say where their rows were found.
         """
+        check_is_fitted(self)
         used = {"neighbours": self.neighbours_, "skip": self.skip_}
         own_class = "left_out" if new_classes else "outside" if self.method == "cohort" else "in_reference"
         return {**self._fit_settings, **used, "offset": self.offset_, "own_class": own_class, "digest": self.digest_}

@@ -25,7 +25,7 @@ from isomargin.measure.pairs.part_files import PartFolder
 from isomargin.measure.pairs.part_plan import PartPlan, plan_for
 from isomargin.measure.pairs.parts import PartCounts, count_part, finish_parts, merge_all
 from isomargin.measure.pairs.prepare import MEMORY, Prepared, is_prepared, prepare
-from isomargin.measure.pairs.row_shifts import EqualizesRows, RowShifts, row_shifts, shifts_once
+from isomargin.measure.pairs.row_shifts import EqualizesRows, RowShifts, check_equalizer, row_shifts, shifts_once
 from isomargin.measure.pairs.summary import summarize
 from isomargin.measure.pairs.tiles import PassResult
 from isomargin.measure.settings import Settings
@@ -85,6 +85,8 @@ def evaluate_shards(
     """
     checked = part_settings(**settings)
     check_parts(parts, cluster)
+    if equalizer is not None:
+        check_equalizer(equalizer)
     bar: AbstractContextManager[Any] = (
         progress_bar("counting pairs", details=cluster is not None) if progress == "auto" else nullcontext(progress)
     )

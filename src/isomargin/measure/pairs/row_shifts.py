@@ -89,17 +89,22 @@ class RowShifts:
         return shifts
 
 
+def check_equalizer(equalizer: Any) -> None:
+    """Refuse what is not an equalizer."""
+    if not isinstance(equalizer, RowShifts) and not hasattr(equalizer, "shifts_of_rows"):
+        hint = ", such as the equalizer_ of EqualizerCV" if hasattr(equalizer, "fit") else ""
+        raise InputError(
+            f"equalizer is of type {type(equalizer).__name__}: a fitted isomargin.Equalizer is needed{hint}"
+        )
+
+
 def row_shifts(prepared: Prepared, equalizer: EqualizesRows | RowShifts) -> RowShifts:
     """Find the shifts of all rows of a prepared set, unless they are known already."""
     if isinstance(equalizer, RowShifts):
         if equalizer.prepared != prepared.digest:
             raise InputError(f"the shifts are those of other embeddings than {prepared.folder}: find them again")
         return equalizer
-    if not hasattr(equalizer, "shifts_of_rows"):
-        hint = ", such as the equalizer_ of EqualizerCV" if hasattr(equalizer, "fit") else ""
-        raise InputError(
-            f"equalizer is of type {type(equalizer).__name__}: a fitted isomargin.Equalizer is needed{hint}"
-        )
+    check_equalizer(equalizer)
     shifts = equalizer.shifts_of_rows(prepared.vectors)
     record = equalizer.record()
     return RowShifts(prepared.digest, shifts, {**record, "own_class": shifts.own_class or record["own_class"]})
