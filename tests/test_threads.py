@@ -1,7 +1,9 @@
 """Tasks shared by threads: each is done once, errors reach the caller, and progress comes from the caller's thread."""
 
+import gc
 import threading
 import time
+import weakref
 
 import pytest
 from hypothesis import given, settings
@@ -38,6 +40,26 @@ def test_after_an_error_no_task_is_begun_and_the_error_is_raised(failing):
     with pytest.raises(ValueError, match="task failed"):
         share_tasks(work, range(100), threads=2)
     assert sorted(begun) == [0, 1]
+
+
+def test_an_error_keeps_nothing_alive():
+    class Large:
+        pass
+
+    seen = []
+
+    def work(task):
+        large = Large()
+        seen.append(weakref.ref(large))
+        raise ValueError("task failed")
+
+    gc.disable()
+    try:
+        with pytest.raises(ValueError, match="task failed"):
+            share_tasks(work, range(1))
+        assert seen[0]() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -1,5 +1,6 @@
 """Galleries in parts: merged parts are the single pass bit for bit, and what does not belong together is refused."""
 
+import functools
 import json
 import pickle
 import tracemalloc
@@ -16,14 +17,8 @@ from hypothesis import strategies as st
 
 import gallery_reference as definition
 import isomargin as im
-from isomargin.measure.gallery_parts import merge_gallery_files
-from isomargin.measure.pairs import (
-    gallery_inputs,
-    gallery_pass,
-    gallery_plan,
-    gallery_prepare,
-    gallery_tiles,
-)
+from isomargin.measure.gallery_parts import merge_gallery_files, prepare_gallery_once
+from isomargin.measure.pairs import gallery_inputs, gallery_pass, gallery_plan, gallery_prepare, gallery_tiles
 from isomargin.measure.pairs.distances import BinnedDistances
 from isomargin.measure.pairs.gallery_inputs import read_gallery
 from isomargin.measure.pairs.gallery_part_files import counts_in, save_gallery_part
@@ -390,3 +385,21 @@ def test_a_prepared_gallery_whose_classes_lack_something_is_refused(part_folder)
     for name in arrays:
         np.savez(path, **{key: arrays[key] for key in arrays if key != name})
         assert "classes.npz could not be read (KeyError" in refusal(im.plan_gallery, plan.prepared.folder)
+
+
+def test_the_folder_of_parts_keeps_the_gallery_that_it_was_prepared_from(tmp_path):
+    gallery, probes = save(tmp_path, *draw())
+    once = functools.partial(prepare_gallery_once, gallery, probes, folder=tmp_path / "parts")
+    first = once()
+    assert once().digest == first.digest
+    assert once(template="mean").folder == first.folder == tmp_path / "parts" / "prepared"
+    assert "prepared from other files or for other templates" in refusal(once, template="max")
+    im.EmbeddingSet(np.ones((2, 8)), [0, 1]).save(gallery / "more.npy")
+    assert "prepared from other files or for other templates" in refusal(once)
+
+
+def test_a_class_whose_mean_does_not_fit_into_memory_is_refused(tmp_path):
+    im.EmbeddingSet(np.ones((90_000, 64), np.float32), np.arange(90_000) > 88_000).save(tmp_path / "items.npy")
+    prepare = functools.partial(im.prepare_gallery, tmp_path / "items.npy", None, leave_one_out=True, memory="330MB")
+    assert "the mean of a class of 88,001 items needs at least 0.359 GB" in refusal(prepare, tmp_path / "mean")
+    assert prepare(tmp_path / "max", template="max").enrolled.tolist() == [88_001, 1_999]

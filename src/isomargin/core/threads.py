@@ -56,8 +56,11 @@ def share_tasks(
     take_tasks(progress)
     for helper in helpers:
         helper.join()
-    if errors:
-        raise errors[0]
+    try:
+        if errors:
+            raise errors[0]
+    finally:
+        errors.clear()  # an error that is kept here keeps everything alive that it has seen
 
 
 def one_blas_thread() -> Any:
