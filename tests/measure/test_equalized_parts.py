@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import isomargin as im
 from compare import clusters
 from isomargin.equalize import large_sets
 from isomargin.equalize.parts import merge_neighbour_files
-from isomargin.measure.pairs import neighbours, row_shifts, tiles
+from isomargin.measure.pairs import neighbour_parts, neighbours, row_shifts, tiles
 from isomargin.measure.pairs.neighbour_files import save_found
 from isomargin.measure.pairs.neighbour_parts import PROGRAM, merge_found, plan_neighbours
 from isomargin.measure.pairs.neighbours import add_triangle
@@ -404,3 +405,20 @@ def test_no_more_of_a_reference_is_held_in_memory_than_is_read_at_a_time(tmp_pat
     assert max(seen) < 1e6
     assert equalizer.vectors_[:].sum() != 0
     assert resident("equalizer.safetensors") > 3e6  # this is how it would show
+
+
+def test_ended_by_a_batch_system_it_leaves_nothing_behind(run, tmp_path, monkeypatch):
+    vectors, labels = clusters(600, 20, 8)
+    im.EmbeddingSet(vectors, labels).save(tmp_path / "items.npy")
+    before = sorted(tmp_path.iterdir())
+
+    def ended(*_):
+        assert list(tmp_path.glob(".neighbours-*"))
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(neighbour_parts, "add_triangle", ended)
+    handler = signal.getsignal(signal.SIGTERM)
+    code, *_ = run("equalize", tmp_path / "items.npy", "--memory", "400MB", "-o", tmp_path / "equalizer.json")
+    assert code == 130
+    assert sorted(tmp_path.iterdir()) == before
+    assert signal.getsignal(signal.SIGTERM) is handler

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from isomargin.cli.common import writing
 from isomargin.cli.opening import ReadOptions
 from isomargin.cli.parts import MEMORY, PartOptions
+from isomargin.cli.running import ending_cleanly
 from isomargin.core.errors import InputError
 from isomargin.core.progress import progress_bar
 from isomargin.core.text import printable
@@ -24,6 +25,7 @@ NOT_JUDGED = (
 )
 
 
+@ending_cleanly()
 def equalize_in_parts(
     options: PartOptions, reading: ReadOptions, output: Path, threads: int | None, settings: dict[str, Any]
 ) -> "Equalizer | None":

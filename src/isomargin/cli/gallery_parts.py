@@ -9,11 +9,13 @@ from isomargin.cli.common import writing
 from isomargin.cli.galleries import GalleryOptions
 from isomargin.cli.opening import ReadOptions
 from isomargin.cli.parts import MEMORY, PartOptions, count_unless_there, folder_of_parts
+from isomargin.cli.running import ending_cleanly
 
 if TYPE_CHECKING:
     from isomargin.measure.evaluation import Evaluation
 
 
+@ending_cleanly()
 def evaluate_gallery_in_parts(
     options: PartOptions,
     reading: ReadOptions,

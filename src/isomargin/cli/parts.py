@@ -14,6 +14,7 @@ import typer
 from isomargin.cli.common import check_writable, show, writing
 from isomargin.cli.galleries import GalleryOptions, LeaveOneOut, TemplateOption
 from isomargin.cli.opening import EmbeddingsKey, LabelsKey, ReadOptions, open_equalizer
+from isomargin.cli.running import ending_cleanly
 from isomargin.core.errors import InputError
 from isomargin.core.memory import read_size
 from isomargin.core.progress import progress_bar
@@ -163,6 +164,7 @@ def has_shards(source: Path) -> bool:
     return is_prepared(source) or is_prepared_gallery(source) or bool(shards_in(source))
 
 
+@ending_cleanly()
 def evaluate_in_parts(
     options: PartOptions, reading: ReadOptions, output: Path | None, threads: int | None, settings: dict[str, Any]
 ) -> "Evaluation | None":
@@ -251,6 +253,7 @@ def shifts_of_parts(prepared: "Prepared", equalizer: Path, digest: str, output: 
     return shifts_once(prepared, output, digest, lambda: open_equalizer(equalizer, mapped=True))
 
 
+@ending_cleanly()
 def prepare(
     source: Annotated[
         Path, typer.Argument(help="A folder or quoted pattern of .parquet, .npy or .safetensors shards, or one file.")
@@ -283,6 +286,7 @@ def prepare(
     print(f"{folder}: {n:,} items of {width} dimensions in {len(prepared.sizes):,} classes")
 
 
+@ending_cleanly()
 def merge(
     folder: Annotated[
         Path,

@@ -1,8 +1,11 @@
 """Run a command line program: bad input ends with one sentence on standard error and exit code 2."""
 
 import io
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NoReturn
 
 import typer
@@ -48,3 +51,20 @@ def refuse(program: str, sentence: str, details: Sequence[str] = ()) -> NoReturn
     for line in details:
         print(f"  {printable(line)}", file=sys.stderr)
     sys.exit(2)
+
+
+@contextmanager
+def ending_cleanly() -> Iterator[None]:
+    """Take SIGTERM, with which batch systems end a job, as Ctrl+C, so that what is half written is removed."""
+    if threading.current_thread() is not threading.main_thread():  # only there can signals be handled
+        yield
+        return
+
+    def stop(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
