@@ -6,6 +6,7 @@ import json
 import pickle
 import zipfile
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -30,9 +31,16 @@ K = (1, 2, 5)
 FEW_PAIRS = {"far": (0.05, 0.2), "target_far": 0.05}
 
 
+TAKE_LIMITS = ("gallery_pass", "gallery_tiles", "sampled", "stratified", "torch_tiles")
+"""Modules that take limits from the pass when they are imported: not for the first time while others are set."""
+
+
 @contextmanager
 def limits(**values):
     """Other limits of the pass: fewer bins, smaller tiles and so on."""
+    for name in TAKE_LIMITS:
+        import_module(f"isomargin.measure.pairs.{name}")
+    import_module("isomargin.measure.statistics.intervals")
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"MOST_BINS": 512, "TILE_ROWS": 16, **values}.items():
             patch.setattr(tiles, name, value)
