@@ -100,6 +100,9 @@ def coordination(prepared: Prepared, most: int) -> None:
                 merged = merge_counts(plan, merged, im.count_part(plan, number, threads=1))
             im.merge_parts(plan, [merged], map_at_r=False).scores()
 
+        if parts == PARTS[0]:  # for the first time, compiled code is loaded
+            one_by_one()
+            on_cluster(prepared, parts, map_at_r=False).scores()
         alone = cpu_of(one_by_one, idle)
         together = cpu_of(lambda parts=parts: on_cluster(prepared, parts, map_at_r=False).scores(), idle)
         cost = (together - alone) / parts
