@@ -61,6 +61,7 @@ def test_it_opens_with_probes_and_templates_at_the_target_fpir(show, one_gallery
     assert "mean of a class's items" in tab.text("#gallery")
     assert f"{point.fnir:.2%} of the known probes are missed" in tab.text("#headline")
     assert tab.distance() == point.distance
+    tab.drawn()
     assert "Classes with fewer than two known probes have no curve: 2." in tab.text("#curves-note")
     tab.find("#words summary").click()
     terms = tab.find("#words dt:visible").all_text_contents()
