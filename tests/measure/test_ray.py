@@ -8,6 +8,7 @@ import pytest
 
 import isomargin as im
 from compare import clusters
+from isomargin.measure import parts
 from isomargin.measure.gallery_parts import merge_gallery_files
 from isomargin.measure.pairs.gallery_pass import GalleryPass, ProbeScores
 from isomargin.measure.pairs.gallery_tiles import compare_in_tiles
@@ -68,6 +69,21 @@ def test_options_that_do_not_go_with_ray_are_refused(options, expected, shard, r
 def test_parts_without_a_cluster_are_refused(shard):
     with pytest.raises(im.InputError, match="parts is 4, but all parts are counted in this process"):
         im.evaluate_shards(shard, parts=4)
+
+
+@needs_ray
+def test_settings_that_do_not_go_with_a_cluster_are_refused_before_it_starts():
+    rows, labels = clusters(60, 6, dimensions=4)
+    for settings, expected in [
+        ({"exact": True}, "exact needs all embeddings in memory"),
+        ({"device": "cpu"}, "parts are counted on the CPU"),
+        ({"pairs": "sampled"}, "parts count all pairs"),
+        ({"cluster": "everywhere"}, "auto, local or an address such as"),
+        ({"cluster": 2}, "auto, local or an address such as"),
+        ({"far": (1e-9, 0.1)}, "far asks for a false accept rate"),
+    ]:
+        with pytest.raises(im.InputError, match=expected):
+            im.evaluate(rows, labels, **{"cluster": "local", **settings})
 
 
 @needs_ray
@@ -158,3 +174,27 @@ def test_a_gallery_on_ray_is_the_single_pass_bit_for_bit(cluster, tmp_path):
     for found in (evaluation, again, merge_gallery_files(folder)):
         scores = ProbeScores(*(getattr(found.gallery, name) for name in ProbeScores._fields))
         assert_identical_passes(GalleryPass(found.counts, found.gallery.by_probe, scores), single)
+
+
+@needs_ray
+def test_embeddings_in_memory_are_evaluated_on_ray_like_those_in_files(cluster, monkeypatch):
+    monkeypatch.setattr(parts, "MEMORY", ON_CLUSTER["memory"])
+    rows, labels = clusters(900, 30, dimensions=8)
+    evaluation = im.evaluate(rows, labels, cluster="auto", **FEW_PAIRS)
+    plan = plan_for(cluster, 6, ON_CLUSTER["memory"], Settings())
+    single = count_pairs(cluster.data(), k=Settings().k, layout=plan.layout)
+    assert_identical(evaluation, single)
+
+
+@needs_ray
+def test_new_classes_are_equalized_on_ray_as_in_memory(cluster, monkeypatch):
+    monkeypatch.setattr(parts, "MEMORY", ON_CLUSTER["memory"])
+    rows, labels = clusters(900, 30, dimensions=8)
+    ids = np.arange(900)
+    equalizer = im.Equalizer(neighbours=20, skip=10).fit(rows, ids=ids)
+    settings = {"equalizer": equalizer, "ids": ids[::-1], "new_classes": True, **FEW_PAIRS}
+    found, expected = (im.evaluate(rows[::-1], labels[::-1], cluster=where, **settings) for where in ("auto", None))
+    assert found.equalizer == expected.equalizer
+    assert found.equalizer["own_class"]
+    for name in ("opis", "mean_utility", "eer", "recall@1", "map_at_r"):
+        assert found.scalars()[name] == pytest.approx(expected.scalars()[name], abs=1e-4), name

@@ -13,6 +13,7 @@ import numpy as np
 
 from isomargin.core import checks
 from isomargin.core.errors import InputError
+from isomargin.core.extras import import_or_explain
 from isomargin.core.progress import progress_bar
 from isomargin.measure.evaluation import Evaluation
 from isomargin.measure.pairs.distances import ListedDistances
@@ -71,6 +72,7 @@ def evaluate(
     equalizer: "EqualizesSimilarity | None" = None,
     ids: Any = None,
     new_classes: bool = False,
+    cluster: str | None = None,
     threads: int | None = None,
     progress: Callable[[float], None] | Literal["auto"] | None = "auto",
 ) -> Evaluation:
@@ -128,7 +130,10 @@ def evaluate(
         ids: n names of the rows, by which the equalizer recognises rows of its reference.
         new_classes: measure classes as if they were not in the equalizer's reference yet: rows of the same class are
             left out of each row's neighbours. The rows must be those of the reference.
-        threads: number of CPU threads; by default one per core.
+        cluster: count the pairs in parts on a Ray cluster: its address, ``"auto"`` for the one that this machine
+            belongs to, or ``"local"`` to start one on this machine. Pairs are then counted in bins in any case. Use
+            `evaluate_shards` for embeddings in files, and to say how much memory a part may use.
+        threads: number of CPU threads; by default one per core, and one for each part on a cluster.
         progress: a function that is called with the share of the work done; ``"auto"`` shows a progress bar on a
             terminal after two seconds, and None shows nothing.
 
@@ -181,9 +186,16 @@ def evaluate(
         raise InputError(
             f"equalizer is of type {type(equalizer).__name__}: a fitted isomargin.Equalizer is needed{hint}"
         )
-    bar: AbstractContextManager[Any] = progress_bar("counting pairs") if progress == "auto" else nullcontext(progress)
-    with bar as report:
-        evaluation = run(embeddings, labels, settings, threads, report, equalizer, ids, new_classes)
+    if cluster is not None:
+        evaluation = run_on_cluster(
+            embeddings, labels, settings, cluster, threads, progress, equalizer, ids, new_classes
+        )
+    else:
+        bar: AbstractContextManager[Any] = (
+            progress_bar("counting pairs") if progress == "auto" else nullcontext(progress)
+        )
+        with bar as report:
+            evaluation = run(embeddings, labels, settings, threads, report, equalizer, ids, new_classes)
     for note in evaluation.all_notes:
         if OTHER_LENGTHS not in note:  # it changes no score, and concerns most models
             warnings.warn(note, UserWarning, stacklevel=2)
@@ -222,10 +234,41 @@ def run(
         summary = summarize(counts, settings)
     noise = measure_item_noise(data, counts.negatives, threads)
     notes = (*data.notes, *method_notes, *(() if shifts is None else shifts.notes))
+    record = record_of(equalizer, shifts, new_classes)
+    return Evaluation(settings, data.names, data.sizes, counts, ranks, summary, method, noise, notes, record)
+
+
+def run_on_cluster(
+    embeddings: Any,
+    labels: Any,
+    settings: Settings,
+    cluster: str,
+    threads: int | None,
+    progress: Callable[[float], None] | Literal["auto"] | None,
+    equalizer: "EqualizesSimilarity | None",
+    ids: Any,
+    new_classes: bool,
+) -> Evaluation:
+    """Check settings and input before anything is sent to a cluster; count the pairs there."""
+    from isomargin.measure import parts  # which imports this module
+
+    settings = parts.check_part_settings(settings)
+    import_or_explain("isomargin.measure.on_cluster").check_address(cluster)
+    shifts = None if equalizer is None else equalizer.shifts(embeddings, ids, labels if new_classes else None)
+    data = sort_by_class(embeddings, labels, shifts=shifts)
+    check_rates(data, settings)
+    record = record_of(equalizer, shifts, new_classes)
+    return parts.evaluate_on_cluster(data, settings, cluster, threads, progress, shifts, record)
+
+
+def record_of(
+    equalizer: "EqualizesSimilarity | None", shifts: Shifts | None, new_classes: bool
+) -> dict[str, Any] | None:
+    """Return the equalizer's record, with what its shifts tell of the rows."""
     record = None if equalizer is None else equalizer.record(new_classes)
     if record is not None and shifts is not None and shifts.own_class is not None:
         record["own_class"] = shifts.own_class
-    return Evaluation(settings, data.names, data.sizes, counts, ranks, summary, method, noise, notes, record)
+    return record
 
 
 def check_labels(labels: Any, far: tuple[float, float], **choices: Any) -> None:

@@ -169,6 +169,8 @@ def connected(cluster: str) -> Iterator[None]:
 
 def check_address(cluster: str) -> None:
     """Refuse an address at which nothing answers. Ray would wait for minutes, and then end the process."""
+    if not isinstance(cluster, str):
+        raise InputError(f"the Ray cluster is {cluster!r}: auto, local or an address such as 10.0.0.1:6379 is needed")
     if cluster in ("auto", "local") or ray.is_initialized():
         return
     if "://" in cluster:

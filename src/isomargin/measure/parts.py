@@ -21,10 +21,11 @@ from isomargin.core.progress import progress_bar
 from isomargin.io.shards import open_shards
 from isomargin.measure.evaluate import check_rates, note_on_closeness, why_bins_are_coarse
 from isomargin.measure.evaluation import Evaluation
+from isomargin.measure.pairs.inputs import ClassSortedVectors, Shifts
 from isomargin.measure.pairs.part_files import PartFolder
 from isomargin.measure.pairs.part_plan import PartPlan, plan_for
 from isomargin.measure.pairs.parts import PartCounts, count_part, finish_parts, merge_all
-from isomargin.measure.pairs.prepare import MEMORY, Prepared, is_prepared, prepare
+from isomargin.measure.pairs.prepare import MEMORY, Prepared, is_prepared, prepare, prepare_sorted
 from isomargin.measure.pairs.row_shifts import EqualizesRows, RowShifts, check_equalizer, row_shifts, shifts_once
 from isomargin.measure.pairs.summary import summarize
 from isomargin.measure.pairs.tiles import PassResult
@@ -114,6 +115,35 @@ def evaluate_shards(
         plan = plan_for(prepared, 1, memory, checked, shifts)
         counts = count_part(plan, 1, threads=threads, progress=report)
         return merge_parts(plan, [counts], threads=threads, **settings)
+
+
+def evaluate_on_cluster(
+    data: ClassSortedVectors,
+    settings: Settings,
+    cluster: str,
+    threads: int | None,
+    progress: Callable[..., None] | Literal["auto"] | None,
+    shifts: Shifts | None,
+    record: dict[str, Any] | None,
+) -> Evaluation:
+    """Evaluate vectors in memory on a Ray cluster, by way of a temporary folder.
+
+    ``shifts`` are those of the rows as they came, with the record of their equalizer.
+    """
+    on_cluster = import_or_explain("isomargin.measure.on_cluster")
+    details = progress == "auto"
+    bar: AbstractContextManager[Any] = (
+        progress_bar("counting pairs", details=True) if progress == "auto" else nullcontext(progress)
+    )
+    with tempfile.TemporaryDirectory() as temporary, bar as report:
+        prepared = prepare_sorted(data, Path(temporary))
+        known = None
+        if shifts is not None and data.shifts is not None and record is not None:
+            known = RowShifts(prepared.digest, replace(shifts, values=data.shifts), record)
+        plan, result = on_cluster.count(
+            prepared, settings, cluster, None, MEMORY, threads, None, report, details, known
+        )
+        return assemble(plan, result, settings, None)
 
 
 def check_parts(parts: int | None, cluster: str | None) -> None:
@@ -213,7 +243,11 @@ def merge_files(
 
 def part_settings(**settings: Any) -> Settings:
     """Check the settings of an evaluation in parts."""
-    checked = Settings.from_values(**settings)
+    return check_part_settings(Settings.from_values(**settings))
+
+
+def check_part_settings(checked: Settings) -> Settings:
+    """Refuse settings that parts do not take; scores that a sample has not are left out."""
     if checked.exact:
         raise InputError("exact needs all embeddings in memory, and parts are counted in bins: leave it out")
     if checked.device is not None:

@@ -61,7 +61,7 @@ class Prepared:
     digest: str
     """SHA-256 of vectors, sizes and names."""
     sources: str
-    """SHA-256 of names, sizes and times of the files that were read."""
+    """SHA-256 of names, sizes and times of the files that were read; empty if the embeddings were in memory."""
 
     def __repr__(self) -> str:
         n, width = self.vectors.shape
@@ -184,18 +184,30 @@ def write_prepared(shards: Shards, folder: Path, bucket_bytes: int) -> None:
     del codes
     lengths = LengthCounts()
     vectors = sort_rows(shards, place, folder, bucket_bytes, lengths)
-    data = ClassSortedVectors(vectors, np.empty(0, np.int64), sizes, names, ())
-    np.savez(folder / CLASSES, names=names, sizes=sizes)
+    notes = (*note_on_singles(sizes), *lengths.note())
+    describe(ClassSortedVectors(vectors, np.empty(0, np.int64), sizes, names, notes), shards.fingerprint(), folder)
+
+
+def prepare_sorted(data: ClassSortedVectors, folder: Path) -> Prepared:
+    """Write float32 vectors that are sorted by class already into an existing, empty folder."""
+    np.save(folder / VECTORS, data.vectors)
+    describe(data, "", folder)
+    return Prepared.open(folder)
+
+
+def describe(data: ClassSortedVectors, sources: str, folder: Path) -> None:
+    """Write the classes, and what is known of the vectors in the folder: whoever finds it takes both to be there."""
+    np.savez(folder / CLASSES, names=data.names, sizes=data.sizes)
     description = {
         "format": FORMAT,
         "version": VERSION,
-        "rows": len(vectors),
-        "width": vectors.shape[1],
-        "classes": len(names),
+        "rows": len(data.vectors),
+        "width": data.vectors.shape[1],
+        "classes": len(data.names),
         "reach": data.reach,
-        "notes": note_on_singles(sizes) + lengths.note(),
-        "digest": data_digest(vectors, sizes, names),
-        "sources": shards.fingerprint(),
+        "notes": list(data.notes),
+        "digest": data_digest(data.vectors, data.sizes, data.names),
+        "sources": sources,
     }
     (folder / DESCRIPTION).write_text(json.dumps(description, indent=1), encoding="utf-8")
 
