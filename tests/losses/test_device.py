@@ -6,7 +6,7 @@ from batches import Example, clustered, make
 from test_sweep import CLASSES, PROXIES, build
 
 from fake_device import DEVICE, FakeDevice, OnDevice
-from isomargin.losses import loss_names
+from isomargin.losses import CrossBatchMemory, TCMLoss, loss_names
 
 # Once for the labels, once for the places of positive pairs, once for the sums, once in the backward pass for the
 # weights of the losses. Ranks need the number of positives too, and class alignment the classes and their sizes.
@@ -109,4 +109,26 @@ def test_a_compiled_step_compiles_the_model_once_whatever_the_batch(name):
             assert torch.equal(value.detach(), loss(model(items), torch.tensor(labels)).detach())
     assert len(compiled) == 1
     assert model.weight.grad is not None
+    torch.compiler.reset()
+
+
+def test_a_compiled_step_with_a_memory_compiles_the_model_once_however_full_it_is():
+    torch.compiler.reset()
+    compiled = []
+
+    def backend(graph, inputs):
+        compiled.append(graph)
+        return graph
+
+    model, loss = torch.nn.Linear(8, 4), CrossBatchMemory(TCMLoss(), embedding_size=4, memory_size=30)
+
+    @torch.compile(backend=backend)
+    def train(items, labels):
+        return loss(model(items), labels)
+
+    items, labels = EVEN.embeddings.float()[:12], EVEN.labels[:12]
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for _ in range(4):
+            train(items, labels).backward()
+    assert len(compiled) == 1
     torch.compiler.reset()

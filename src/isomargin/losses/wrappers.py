@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from pytorch_metric_learning import losses as library
 
 from isomargin.core.errors import InputError
@@ -26,6 +27,11 @@ class _AcceptsMetricLosses:
                 "with its proxies: use a loss of pairs"
             )
         super().__init__(loss, *arguments, **keywords)  # type: ignore[call-arg]
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def forward(self, *arguments: Any, **keywords: Any) -> Any:
+        """Compute the loss as the library does; not compiled, as the place in the memory changes at every step."""
+        return super().forward(*arguments, **keywords)  # type: ignore[misc]
 
     @classmethod
     def check_loss_support(cls, loss_name: str) -> None:
