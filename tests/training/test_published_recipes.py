@@ -72,8 +72,19 @@ def of_head(model):
         pooling += f" {number(model['gem_power'])}" + (" learnt" if model["gem_learnable"] else "")
     parts = [] if pooling == "none" else [pooling]
     parts += ["own"] if pooling == "none" else []
+    parts += ["projection"] if model.get("keep_head") else []
     parts += ["LayerNorm"] if model.get("layer_norm") else []
     parts += [f"Linear {model['dimensions']}"] if model["dimensions"] is not None else []
+    return ", ".join(parts)
+
+
+def of_images(augmentation):
+    if augmentation.name == "none":
+        parts = ["as in the test"]
+    else:
+        parts = [f"crop {number(augmentation.smallest_area)}"]
+        parts += ["flip"] if augmentation.flip == 0.5 else [f"flip {number(augmentation.flip)}"]
+    parts += [f"resize {augmentation.resize}"] if augmentation.resize is not None else []
     return ", ".join(parts)
 
 
@@ -105,6 +116,7 @@ def described(recipe):
         "BatchNorm": {"statistics": "statistics frozen", "all": "frozen"}.get(
             recipe.model.get("freeze_batch_norm", "none"), "as usual"
         ),
+        "images": of_images(recipe.augmentation),
         "loss": of_loss(recipe.loss.base),
         "pairs": ", ".join(recipe.evaluation.pairs),
     }
@@ -125,7 +137,14 @@ def test_a_published_recipe_is_what_its_row_says(name):
     assert recipe.loss.regularizer is None
     assert recipe.batch.classes <= TRAINING_CLASSES[row["data"]]
     assert recipe.evaluation.best_by == "recall@1"
+    assert not {"test_size", "normalise"} & recipe.model.keys()
+    assert recipe.augmentation.name in (None, "none")  # image files are cropped unless it is none
+    assert recipe.augmentation.views is None
+    assert recipe.pretrained_share == 0
     assert (recipe.evaluation.far, recipe.evaluation.negatives_per_positive) == ((1e-2, 1e-1), 10)
+    assert (recipe.evaluation.epsilon, recipe.evaluation.utility) == (0.1, "specificity_sensitivity")
+    assert recipe.evaluation.held_out == 0
+    assert recipe.evaluation.grid >= 10
     assert name.startswith(recipe.data["name"])
 
 
