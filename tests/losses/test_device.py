@@ -6,7 +6,7 @@ from batches import Example, clustered, make
 from test_sweep import CLASSES, PROXIES, build
 
 from fake_device import DEVICE, FakeDevice, OnDevice
-from isomargin.losses import CrossBatchMemory, TCMLoss, loss_names
+from isomargin.losses import CrossBatchMemory, TCMLoss, loss_names, make_loss
 
 # Once for the labels, once for the places of positive pairs, once for the sums, once in the backward pass for the
 # weights of the losses. Ranks need the number of positives too, and class alignment the classes and their sizes.
@@ -55,6 +55,19 @@ def test_the_host_seldom_waits_for_the_device(name, device):
     device.waits.clear()
     step(build(name, UNEVEN, torch.float32), UNEVEN, device)
     assert len(device.waits) <= MOST_WAITS[name] + 2  # where rows differ, numbers of positives are needed to list them
+
+
+@pytest.mark.parametrize(
+    ("regularizer", "most"),
+    [({"name": "tcm"}, 6), ({"name": "tcm", "share": 0.3}, 8), ({"name": "class_alignment", "share": 0.3}, 9)],
+    ids=["tcm", "a share of tcm", "a share of class_alignment"],
+)
+def test_the_host_seldom_waits_for_the_parts_of_a_sum(regularizer, most, device):
+    for example, more in ((EVEN, 0), (UNEVEN, 2)):
+        step(make_loss(["smooth_ap", regularizer]), example, device)
+        assert 0 < len(device.waits) <= most + more
+        assert torch.float64 not in device.dtypes
+        device.waits.clear()
 
 
 @pytest.mark.parametrize("name", loss_names())
