@@ -1,6 +1,8 @@
 """Shards: labels of any kind over all files, formats read in blocks, and the commands that count and merge parts."""
 
+import errno
 import json
+import os
 import sys
 
 import numpy as np
@@ -9,6 +11,7 @@ import torch
 
 import isomargin as im
 from isomargin.cli import app as cli
+from isomargin.core.memory import map_new_array
 from isomargin.io.shards import open_shards
 from isomargin.measure.pairs import tiles
 
@@ -194,3 +197,38 @@ def test_changed_shards_are_not_mistaken_for_those_that_were_prepared(run, tmp_p
     assert (code, "belongs to another plan" in err) == (2, True)
     code, _, err = run("merge", parts)
     assert (code, "part 2 and 3 of 3 is missing" in err) == (2, True)
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="this system does not allocate files")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["prepare", "shards", "prepared"],
+        ["evaluate", "shards", "--memory", "1GB", "--work", "work"],
+        ["evaluate", "shards", *RATES, "--part", "1/3", "--output", "parts"],
+        ["prepare", "shards", "prepared", "--gallery", "shards"],
+    ],
+)
+def test_a_full_disk_ends_with_one_sentence_before_mapped_pages_are_written(arguments, run, tmp_path, monkeypatch):
+    """A write to a mapped page for which the disk has no block would kill the process."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "shards", ".parquet")
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert "cannot be written (No space left on device): choose another place" in err
+    assert len(err.splitlines()) == 1
+    assert not [path for path in tmp_path.rglob("*") if path.suffix == ".npy"]
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="this system does not allocate files")
+def test_a_mapped_file_has_its_space_on_the_disk_before_it_is_written(tmp_path):
+    array = map_new_array(tmp_path / "array.npy", np.float32, (1000, 256))
+    assert 512 * (tmp_path / "array.npy").stat().st_blocks >= array.nbytes
+    array[:] = 1
+    array.flush()
+    assert np.load(tmp_path / "array.npy").sum() == array.size

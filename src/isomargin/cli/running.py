@@ -31,7 +31,7 @@ def run_app(app: typer.Typer, program: str, arguments: Sequence[str]) -> NoRetur
     except MemoryError as error:
         refuse(program, f"there is not enough memory ({error})")
     except OSError as error:
-        refuse(program, f"{error.filename or 'a file'} cannot be used ({error.strerror})")
+        refuse(program, f"{error.filename or 'a file'} cannot be used ({error.strerror or error})")
     except ModuleNotFoundError as error:
         explained = missing_package(error)
         if explained is None:
