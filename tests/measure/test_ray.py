@@ -1,6 +1,7 @@
 """Counting on a Ray cluster: the single pass bit for bit, although a worker is killed; bad input is refused."""
 
 import importlib.util
+import signal
 import socket
 
 import numpy as np
@@ -99,6 +100,27 @@ def test_a_gallery_of_uneven_classes_is_planned_for_any_number_of_workers(room, 
     assert 1 < plan.parts <= plan.gallery_sections * plan.probe_sections
     with pytest.raises(im.InputError, match="this plan needs at least"):
         gallery_plan_on(prepared, 270_000_000, None, room)
+
+
+@needs_ray
+@pytest.mark.parametrize("own", [signal.SIG_DFL, lambda *_: None])
+def test_a_cluster_does_not_change_how_a_command_takes_sigterm(own, monkeypatch):
+    """Ray's handler stays where there was none, because it stops what Ray has started."""
+    import ray
+
+    from isomargin.measure.on_cluster import connected
+
+    def of_ray(*_):
+        raise AssertionError
+
+    before = signal.signal(signal.SIGTERM, own)
+    try:
+        monkeypatch.setattr(ray, "init", lambda *_, **__: signal.signal(signal.SIGTERM, of_ray))
+        monkeypatch.setattr(ray, "is_initialized", lambda: False)
+        with connected("local"):
+            assert signal.getsignal(signal.SIGTERM) is (own if callable(own) else of_ray)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 # ----- on a cluster, last: it stays connected until the end of the file

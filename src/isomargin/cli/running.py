@@ -13,6 +13,9 @@ import typer
 from isomargin.core.errors import InputError
 from isomargin.core.extras import missing_package
 
+STOPPED = 130
+"""Exit code of a command that was stopped by Ctrl+C."""
+
 
 def run_app(app: typer.Typer, program: str, arguments: Sequence[str]) -> NoReturn:
     """Run a program with these arguments, and exit.
@@ -22,12 +25,15 @@ def run_app(app: typer.Typer, program: str, arguments: Sequence[str]) -> NoRetur
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for names that the encoding of the output cannot represent
     try:
-        sys.exit(app(arguments, standalone_mode=False))
+        code = app(arguments, standalone_mode=False)
+        if code == STOPPED:  # newer versions of typer return this for Ctrl+C, older ones raise Abort
+            tell_stopped(program)
+        sys.exit(code)
     except InputError as error:
         refuse(program, str(error), error.details)
     except (KeyboardInterrupt, typer.Abort):
-        print(f"\n{program}: stopped", file=sys.stderr)
-        sys.exit(130)
+        tell_stopped(program)
+        sys.exit(STOPPED)
     except MemoryError as error:
         refuse(program, f"there is not enough memory ({error})")
     except OSError as error:
@@ -41,6 +47,11 @@ def run_app(app: typer.Typer, program: str, arguments: Sequence[str]) -> NoRetur
         if not hasattr(error, "format_message"):  # only typer's errors about options have one
             raise
         refuse(program, error.format_message())
+
+
+def tell_stopped(program: str) -> None:
+    """Say that the command was stopped; those that say more themselves end the process with `sys.exit(STOPPED)`."""
+    print(f"\n{program}: stopped", file=sys.stderr)
 
 
 def refuse(program: str, sentence: str, details: Sequence[str] = ()) -> NoReturn:
