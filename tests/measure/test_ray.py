@@ -9,6 +9,7 @@ import pytest
 
 import isomargin as im
 from compare import clusters
+from isomargin.cli.running import telling_what_ray_repeats
 from isomargin.measure import parts
 from isomargin.measure.gallery_parts import merge_gallery_files
 from isomargin.measure.pairs.gallery_pass import GalleryPass, ProbeScores
@@ -121,6 +122,16 @@ def test_a_cluster_does_not_change_how_a_command_takes_sigterm(own, monkeypatch)
             assert signal.getsignal(signal.SIGTERM) is (own if callable(own) else of_ray)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_of_what_ray_prints_about_a_failed_task_the_reason_is_told_without_a_traceback(capsys):
+    with telling_what_ray_repeats():
+        print("(raylet) Task failed. There are 3 retries. Error:\n  File 'a.py', line 1\n    b\nOSError: disk full")
+        print("(raylet) A worker died.")
+    assert capsys.readouterr() == (
+        "",
+        "(raylet) Task failed. There are 3 retries. Error: OSError: disk full\n(raylet) A worker died.\n",
+    )
 
 
 # ----- on a cluster, last: it stays connected until the end of the file

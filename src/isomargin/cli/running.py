@@ -5,8 +5,8 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import NoReturn
+from contextlib import contextmanager, redirect_stdout
+from typing import NoReturn, TextIO
 
 import typer
 
@@ -79,3 +79,28 @@ def ending_cleanly() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+class FirstAndLastLine(io.TextIOBase):
+    """Writes the first and the last line of what is written at a time, in one line."""
+
+    def __init__(self, to: TextIO) -> None:
+        self.to = to
+
+    def write(self, text: str) -> int:
+        """Write a text without what is between its first and its last line."""
+        lines = text.removesuffix("\n").split("\n")
+        end = "\n" if text.endswith("\n") else ""
+        self.to.write(text if len(lines) == 1 else f"{lines[0]} {lines[-1]}{end}")
+        return len(text)
+
+    def flush(self) -> None:
+        """Write at once."""
+        self.to.flush()
+
+
+@contextmanager
+def telling_what_ray_repeats() -> Iterator[None]:
+    """Write to standard error, without tracebacks, what Ray prints: which tasks it repeats, and why."""
+    with redirect_stdout(FirstAndLastLine(sys.stderr)):
+        yield
