@@ -311,8 +311,19 @@ def test_missing_doubled_and_foreign_parts_are_refused_by_name(part_folder):
     save_part(folder, plan, Settings(**FEW_PAIRS, grid=55), counts[2])
     assert "part-3-of-4.npz in" in refusal(merge_files, folder)
     assert "other settings" in refusal(merge_files, folder)
-    files[2].write_bytes(kept[: len(kept) // 2])
-    assert "part-3-of-4.npz could not be read" in refusal(merge_files, folder)
+    for damaged, expected in [
+        (kept[: len(kept) // 2], "part-3-of-4.npz could not be read"),
+        (b"", "part-3-of-4.npz is empty (0 bytes)"),
+    ]:
+        files[2].write_bytes(damaged)
+        sentence = refusal(merge_files, folder)
+        assert expected in sentence
+        assert sentence.endswith("remove it, and count the part again")  # it would not be counted while it is there
+    files[2].unlink()
+    other = im.plan_parts(plan.prepared, 5)
+    save_part(folder, other, Settings(**FEW_PAIRS), im.count_part(other, 3))
+    assert "part-3-of-5.npz in" in refusal(merge_files, folder)
+    assert "of another number of parts" in refusal(merge_files, folder)
 
 
 def test_parts_of_other_embeddings_are_refused(part_folder, tmp_path):
