@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -107,6 +108,15 @@ def test_rows_without_a_direction_are_refused_by_file_and_row(tmp_path):
     with pytest.raises(im.InputError, match=r"1\.npy: rows 5 of embeddings are zero vectors"):
         im.prepare(folder, tmp_path / "prepared")
     assert not list(tmp_path.glob("*prepared*"))
+
+
+def test_labels_that_are_missing_or_doubled_are_to_be_put_beside_the_shard(tmp_path):
+    write(tmp_path, ".npy")
+    (tmp_path / "1.labels.npy").rename(tmp_path / "1.npy.labels")
+    assert message(tmp_path).endswith("has no 1.labels.npy or 1.labels.txt: write one of them")
+    for suffix in ("npy", "txt"):
+        (tmp_path / f"1.labels.{suffix}").touch()
+    assert message(tmp_path).endswith("has both 1.labels.npy and 1.labels.txt: remove one of them")
 
 
 # ----- commands
@@ -232,3 +242,20 @@ def test_a_mapped_file_has_its_space_on_the_disk_before_it_is_written(tmp_path):
     array[:] = 1
     array.flush()
     assert np.load(tmp_path / "array.npy").sum() == array.size
+
+
+@pytest.mark.parametrize("hidden", ["is_file", "iterdir"])  # a folder that cannot be entered, or not be listed
+def test_a_folder_that_may_not_be_read_is_refused_by_its_own_name(hidden, run, tmp_path, monkeypatch):
+    shards = write(tmp_path / "shards", ".parquet")
+    usual = getattr(Path, hidden)
+
+    def denied(path):
+        if shards in (path, path.parent):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return usual(path)
+
+    monkeypatch.setattr(Path, hidden, denied)
+    for options in ([], ["--memory", "1GB"], ["--part", "1/2", "--output", tmp_path / "parts"]):
+        code, out, err = run("evaluate", shards, *options)
+        assert (code, out) == (2, "")
+        assert err == f"isomargin: {shards} cannot be read by this user: change its permissions\n"

@@ -156,7 +156,8 @@ def map_vectors(path: Path) -> NDArray[Any]:
 
 def is_prepared_gallery(folder: Path) -> bool:
     """Whether a folder has a prepared gallery."""
-    return (folder / DESCRIPTION).is_file()
+    with reading(folder):
+        return (folder / DESCRIPTION).is_file()
 
 
 def prepare_gallery(

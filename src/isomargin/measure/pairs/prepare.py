@@ -107,7 +107,8 @@ class Prepared:
 
 def is_prepared(folder: Path) -> bool:
     """Whether a folder has been prepared."""
-    return (folder / DESCRIPTION).is_file()
+    with reading(folder):
+        return (folder / DESCRIPTION).is_file()
 
 
 def prepare(
