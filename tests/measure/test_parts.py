@@ -232,6 +232,9 @@ def test_no_more_of_a_file_is_held_in_memory_than_is_read_at_a_time(name, column
     plan = im.plan_parts(folder, 6, columns=columns)
     im.count_part(plan, 2)
     seen.append(resident("vectors.npy"))
+    whole = im.plan_parts(folder, 1)
+    im.merge_parts(whole, [im.count_part(whole, 1)])  # with the noise of items
+    seen.append(resident("vectors.npy"))
     assert max(seen) < 2e6
     assert folder.vectors[:].sum() != 0
     assert resident("vectors.npy") > 5e6  # this is how it would show
