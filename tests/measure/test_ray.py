@@ -104,6 +104,24 @@ def test_a_gallery_of_uneven_classes_is_planned_for_any_number_of_workers(room, 
 
 
 @needs_ray
+@pytest.mark.parametrize(
+    ("address", "remedy"), [("auto", "start one with ray start --head"), ("10.0.0.1:6379", "set RAY_AUTH_MODE=token")]
+)
+def test_a_cluster_that_lets_no_one_in_is_refused_with_what_to_do(address, remedy, monkeypatch):
+    import ray
+
+    from isomargin.measure.on_cluster import connected
+
+    def refuse(*_, **__):
+        raise ConnectionError("Failed to connect")
+
+    monkeypatch.setattr(ray, "init", refuse)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(im.InputError, match=remedy), connected(address):
+        pass
+
+
+@needs_ray
 @pytest.mark.parametrize("own", [signal.SIG_DFL, lambda *_: None])
 def test_a_cluster_does_not_change_how_a_command_takes_sigterm(own, monkeypatch):
     """Ray's handler stays where there was none, because it stops what Ray has started."""

@@ -162,10 +162,10 @@ def connected(cluster: str) -> Iterator[None]:
             ray.init(cluster, log_to_driver=False, logging_level=logging.ERROR)
     except (RuntimeError, ValueError, OSError) as error:
         words = " ".join(str(error).split())[:200]
-        raise InputError(
-            f"there is no connection to the Ray cluster {cluster!r} ({words}): start one with ray start --head, or use "
-            "local for this machine alone"
-        ) from error
+        remedy = "start one with ray start --head, or use local for this machine alone"
+        if cluster not in ("auto", "local"):  # Ray looks for its token by itself only if it looks for the cluster
+            remedy = "if it has a token, set RAY_AUTH_MODE=token, or give auto on one of its nodes"
+        raise InputError(f"there is no connection to the Ray cluster {cluster!r} ({words}): {remedy}") from error
     if callable(ending) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, ending)  # Ray's prints where the process is, and hides how a command ends
     try:
