@@ -1,7 +1,10 @@
 """Shards: labels of any kind over all files, formats read in blocks, and the commands that count and merge parts."""
 
+import errno
 import json
+import os
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ import torch
 
 import isomargin as im
 from isomargin.cli import app as cli
+from isomargin.core.memory import map_new_array
 from isomargin.io.shards import open_shards
 from isomargin.measure.pairs import tiles
 
@@ -106,6 +110,15 @@ def test_rows_without_a_direction_are_refused_by_file_and_row(tmp_path):
     assert not list(tmp_path.glob("*prepared*"))
 
 
+def test_labels_that_are_missing_or_doubled_are_to_be_put_beside_the_shard(tmp_path):
+    write(tmp_path, ".npy")
+    (tmp_path / "1.labels.npy").rename(tmp_path / "1.npy.labels")
+    assert message(tmp_path).endswith("has no 1.labels.npy or 1.labels.txt: write one of them")
+    for suffix in ("npy", "txt"):
+        (tmp_path / f"1.labels.{suffix}").touch()
+    assert message(tmp_path).endswith("has both 1.labels.npy and 1.labels.txt: remove one of them")
+
+
 # ----- commands
 
 
@@ -194,3 +207,55 @@ def test_changed_shards_are_not_mistaken_for_those_that_were_prepared(run, tmp_p
     assert (code, "belongs to another plan" in err) == (2, True)
     code, _, err = run("merge", parts)
     assert (code, "part 2 and 3 of 3 is missing" in err) == (2, True)
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="this system does not allocate files")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["prepare", "shards", "prepared"],
+        ["evaluate", "shards", "--memory", "1GB", "--work", "work"],
+        ["evaluate", "shards", *RATES, "--part", "1/3", "--output", "parts"],
+        ["prepare", "shards", "prepared", "--gallery", "shards"],
+    ],
+)
+def test_a_full_disk_ends_with_one_sentence_before_mapped_pages_are_written(arguments, run, tmp_path, monkeypatch):
+    """A write to a mapped page for which the disk has no block would kill the process."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "shards", ".parquet")
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert "cannot be written (No space left on device): choose another place" in err
+    assert len(err.splitlines()) == 1
+    assert not [path for path in tmp_path.rglob("*") if path.suffix == ".npy"]
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="this system does not allocate files")
+def test_a_mapped_file_has_its_space_on_the_disk_before_it_is_written(tmp_path):
+    array = map_new_array(tmp_path / "array.npy", np.float32, (1000, 256))
+    assert 512 * (tmp_path / "array.npy").stat().st_blocks >= array.nbytes
+    array[:] = 1
+    array.flush()
+    assert np.load(tmp_path / "array.npy").sum() == array.size
+
+
+@pytest.mark.parametrize("hidden", ["is_file", "iterdir"])  # a folder that cannot be entered, or not be listed
+def test_a_folder_that_may_not_be_read_is_refused_by_its_own_name(hidden, run, tmp_path, monkeypatch):
+    shards = write(tmp_path / "shards", ".parquet")
+    usual = getattr(Path, hidden)
+
+    def denied(path):
+        if shards in (path, path.parent):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return usual(path)
+
+    monkeypatch.setattr(Path, hidden, denied)
+    for options in ([], ["--memory", "1GB"], ["--part", "1/2", "--output", tmp_path / "parts"]):
+        code, out, err = run("evaluate", shards, *options)
+        assert (code, out) == (2, "")
+        assert err == f"isomargin: {shards} cannot be read by this user: change its permissions\n"

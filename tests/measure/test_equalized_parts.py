@@ -418,7 +418,7 @@ def test_ended_by_a_batch_system_it_leaves_nothing_behind(run, tmp_path, monkeyp
 
     monkeypatch.setattr(neighbour_parts, "add_triangle", ended)
     handler = signal.getsignal(signal.SIGTERM)
-    code, *_ = run("equalize", tmp_path / "items.npy", "--memory", "400MB", "-o", tmp_path / "equalizer.json")
-    assert code == 130
+    code, out, err = run("equalize", tmp_path / "items.npy", "--memory", "400MB", "-o", tmp_path / "equalizer.json")
+    assert (code, out, err) == (130, "", "\nisomargin: stopped\n")
     assert sorted(tmp_path.iterdir()) == before
     assert signal.getsignal(signal.SIGTERM) is handler

@@ -232,6 +232,9 @@ def test_no_more_of_a_file_is_held_in_memory_than_is_read_at_a_time(name, column
     plan = im.plan_parts(folder, 6, columns=columns)
     im.count_part(plan, 2)
     seen.append(resident("vectors.npy"))
+    whole = im.plan_parts(folder, 1)
+    im.merge_parts(whole, [im.count_part(whole, 1)])  # with the noise of items
+    seen.append(resident("vectors.npy"))
     assert max(seen) < 2e6
     assert folder.vectors[:].sum() != 0
     assert resident("vectors.npy") > 5e6  # this is how it would show
@@ -311,8 +314,19 @@ def test_missing_doubled_and_foreign_parts_are_refused_by_name(part_folder):
     save_part(folder, plan, Settings(**FEW_PAIRS, grid=55), counts[2])
     assert "part-3-of-4.npz in" in refusal(merge_files, folder)
     assert "other settings" in refusal(merge_files, folder)
-    files[2].write_bytes(kept[: len(kept) // 2])
-    assert "part-3-of-4.npz could not be read" in refusal(merge_files, folder)
+    for damaged, expected in [
+        (kept[: len(kept) // 2], "part-3-of-4.npz could not be read"),
+        (b"", "part-3-of-4.npz is empty (0 bytes)"),
+    ]:
+        files[2].write_bytes(damaged)
+        sentence = refusal(merge_files, folder)
+        assert expected in sentence
+        assert sentence.endswith("remove it, and count the part again")  # it would not be counted while it is there
+    files[2].unlink()
+    other = im.plan_parts(plan.prepared, 5)
+    save_part(folder, other, Settings(**FEW_PAIRS), im.count_part(other, 3))
+    assert "part-3-of-5.npz in" in refusal(merge_files, folder)
+    assert "of another number of parts" in refusal(merge_files, folder)
 
 
 def test_parts_of_other_embeddings_are_refused(part_folder, tmp_path):

@@ -1,6 +1,7 @@
 """Counting on a Ray cluster: the single pass bit for bit, although a worker is killed; bad input is refused."""
 
 import importlib.util
+import signal
 import socket
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 import isomargin as im
 from compare import clusters
+from isomargin.cli.running import telling_what_ray_repeats
 from isomargin.measure import parts
 from isomargin.measure.gallery_parts import merge_gallery_files
 from isomargin.measure.pairs.gallery_pass import GalleryPass, ProbeScores
@@ -99,6 +101,55 @@ def test_a_gallery_of_uneven_classes_is_planned_for_any_number_of_workers(room, 
     assert 1 < plan.parts <= plan.gallery_sections * plan.probe_sections
     with pytest.raises(im.InputError, match="this plan needs at least"):
         gallery_plan_on(prepared, 270_000_000, None, room)
+
+
+@needs_ray
+@pytest.mark.parametrize(
+    ("address", "remedy"), [("auto", "start one with ray start --head"), ("10.0.0.1:6379", "set RAY_AUTH_MODE=token")]
+)
+def test_a_cluster_that_lets_no_one_in_is_refused_with_what_to_do(address, remedy, monkeypatch):
+    import ray
+
+    from isomargin.measure.on_cluster import connected
+
+    def refuse(*_, **__):
+        raise ConnectionError("Failed to connect")
+
+    monkeypatch.setattr(ray, "init", refuse)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(im.InputError, match=remedy), connected(address):
+        pass
+
+
+@needs_ray
+@pytest.mark.parametrize("own", [signal.SIG_DFL, lambda *_: None])
+def test_a_cluster_does_not_change_how_a_command_takes_sigterm(own, monkeypatch):
+    """Ray's handler stays where there was none, because it stops what Ray has started."""
+    import ray
+
+    from isomargin.measure.on_cluster import connected
+
+    def of_ray(*_):
+        raise AssertionError
+
+    before = signal.signal(signal.SIGTERM, own)
+    try:
+        monkeypatch.setattr(ray, "init", lambda *_, **__: signal.signal(signal.SIGTERM, of_ray))
+        monkeypatch.setattr(ray, "is_initialized", lambda: False)
+        with connected("local"):
+            assert signal.getsignal(signal.SIGTERM) is (own if callable(own) else of_ray)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_of_what_ray_prints_about_a_failed_task_the_reason_is_told_without_a_traceback(capsys):
+    with telling_what_ray_repeats():
+        print("(raylet) Task failed. There are 3 retries. Error:\n  File 'a.py', line 1\n    b\nOSError: disk full")
+        print("(raylet) A worker died.")
+    assert capsys.readouterr() == (
+        "",
+        "(raylet) Task failed. There are 3 retries. Error: OSError: disk full\n(raylet) A worker died.\n",
+    )
 
 
 # ----- on a cluster, last: it stays connected until the end of the file

@@ -64,7 +64,8 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(f"{path} cannot be written ({error.strerror}): choose another place") from error
+        why = error.strerror or error  # numpy gives no errno where it cannot write all of an array
+        raise InputError(f"{path} cannot be written ({why}): choose another place") from error
 
 
 def print_renderable(*renderables: Any) -> None:

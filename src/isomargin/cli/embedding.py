@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from isomargin.cli.common import writing
+from isomargin.cli.running import STOPPED
 from isomargin.cli.training import Changes, SkipBadImages, Workers
 from isomargin.core.errors import InputError
 from isomargin.core.text import shortened
@@ -158,9 +159,9 @@ def by_model(
     try:
         with writing(output), progress_bar("embedding") as report:
             done = embed_shards(encoder, items, output, report=report, **how)
-    except KeyboardInterrupt as stop:
+    except KeyboardInterrupt:
         print(f"\nstopped: the same command continues with the shards in {output}", file=sys.stderr)
-        raise typer.Exit(130) from stop
+        sys.exit(STOPPED)
     if done.left_out:
         names = ", ".join(shortened(name) for name in done.left_out[:SHOWN])
         print(f"note: {len(done.left_out):,} images could not be decoded, such as {names}", file=sys.stderr)

@@ -4,14 +4,14 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomargin.cli.common import writing
 from isomargin.cli.opening import ReadOptions
 from isomargin.cli.parts import MEMORY, PartOptions
-from isomargin.cli.running import ending_cleanly
+from isomargin.cli.running import ending_cleanly, telling_what_ray_repeats
 from isomargin.core.errors import InputError
 from isomargin.core.progress import progress_bar
 from isomargin.core.text import printable
@@ -40,7 +40,7 @@ def equalize_in_parts(
     with (
         notes(),
         writing(output if options.work is None else options.work),
-        redirect_stdout(sys.stderr) if options.ray is not None else nullcontext(),  # Ray prints which tasks it repeats
+        telling_what_ray_repeats() if options.ray is not None else nullcontext(),
     ):
         return fit_equalizer(
             options.source,

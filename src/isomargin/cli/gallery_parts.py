@@ -1,7 +1,7 @@
 """Galleries in parts, on the command line: those larger than memory, and one part of their comparisons."""
 
 import sys
-from contextlib import nullcontext, redirect_stdout
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ from isomargin.cli.common import writing
 from isomargin.cli.galleries import GalleryOptions
 from isomargin.cli.opening import ReadOptions
 from isomargin.cli.parts import MEMORY, PartOptions, count_unless_there, folder_of_parts
-from isomargin.cli.running import ending_cleanly
+from isomargin.cli.running import ending_cleanly, telling_what_ray_repeats
 
 if TYPE_CHECKING:
     from isomargin.measure.evaluation import Evaluation
@@ -32,7 +32,7 @@ def evaluate_gallery_in_parts(
         return None
     with (
         writing(options.work) if options.work is not None else nullcontext(),
-        redirect_stdout(sys.stderr) if options.ray is not None else nullcontext(),  # Ray prints which tasks it repeats
+        telling_what_ray_repeats() if options.ray is not None else nullcontext(),
     ):
         return evaluate_gallery_shards(
             **sources(options.source, reading, gallery),

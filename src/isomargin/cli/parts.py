@@ -4,7 +4,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext, redirect_stdout
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +14,7 @@ import typer
 from isomargin.cli.common import check_writable, show, writing
 from isomargin.cli.galleries import GalleryOptions, LeaveOneOut, TemplateOption
 from isomargin.cli.opening import EmbeddingsKey, LabelsKey, ReadOptions, open_equalizer
-from isomargin.cli.running import ending_cleanly
+from isomargin.cli.running import ending_cleanly, telling_what_ray_repeats
 from isomargin.core.errors import InputError
 from isomargin.core.memory import read_size
 from isomargin.core.progress import progress_bar
@@ -178,7 +178,7 @@ def evaluate_in_parts(
     keys = {"embeddings_key": reading.embeddings_key, "labels_key": reading.labels_key}
     with (
         writing(options.work) if options.work is not None else nullcontext(),
-        redirect_stdout(sys.stderr) if options.ray is not None else nullcontext(),  # Ray prints which tasks it repeats
+        telling_what_ray_repeats() if options.ray is not None else nullcontext(),
     ):
         return evaluate_shards(
             options.source,

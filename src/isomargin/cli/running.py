@@ -5,13 +5,16 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import NoReturn
+from contextlib import contextmanager, redirect_stdout
+from typing import NoReturn, TextIO
 
 import typer
 
 from isomargin.core.errors import InputError
 from isomargin.core.extras import missing_package
+
+STOPPED = 130
+"""Exit code of a command that was stopped by Ctrl+C."""
 
 
 def run_app(app: typer.Typer, program: str, arguments: Sequence[str]) -> NoReturn:
@@ -22,16 +25,19 @@ def run_app(app: typer.Typer, program: str, arguments: Sequence[str]) -> NoRetur
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for names that the encoding of the output cannot represent
     try:
-        sys.exit(app(arguments, standalone_mode=False))
+        code = app(arguments, standalone_mode=False)
+        if code == STOPPED:  # newer versions of typer return this for Ctrl+C, older ones raise Abort
+            tell_stopped(program)
+        sys.exit(code)
     except InputError as error:
         refuse(program, str(error), error.details)
     except (KeyboardInterrupt, typer.Abort):
-        print(f"\n{program}: stopped", file=sys.stderr)
-        sys.exit(130)
+        tell_stopped(program)
+        sys.exit(STOPPED)
     except MemoryError as error:
         refuse(program, f"there is not enough memory ({error})")
     except OSError as error:
-        refuse(program, f"{error.filename or 'a file'} cannot be used ({error.strerror})")
+        refuse(program, f"{error.filename or 'a file'} cannot be used ({error.strerror or error})")
     except ModuleNotFoundError as error:
         explained = missing_package(error)
         if explained is None:
@@ -41,6 +47,11 @@ def run_app(app: typer.Typer, program: str, arguments: Sequence[str]) -> NoRetur
         if not hasattr(error, "format_message"):  # only typer's errors about options have one
             raise
         refuse(program, error.format_message())
+
+
+def tell_stopped(program: str) -> None:
+    """Say that the command was stopped; those that say more themselves end the process with `sys.exit(STOPPED)`."""
+    print(f"\n{program}: stopped", file=sys.stderr)
 
 
 def refuse(program: str, sentence: str, details: Sequence[str] = ()) -> NoReturn:
@@ -68,3 +79,28 @@ def ending_cleanly() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+class FirstAndLastLine(io.TextIOBase):
+    """Writes the first and the last line of what is written at a time, in one line."""
+
+    def __init__(self, to: TextIO) -> None:
+        self.to = to
+
+    def write(self, text: str) -> int:
+        """Write a text without what is between its first and its last line."""
+        lines = text.removesuffix("\n").split("\n")
+        end = "\n" if text.endswith("\n") else ""
+        self.to.write(text if len(lines) == 1 else f"{lines[0]} {lines[-1]}{end}")
+        return len(text)
+
+    def flush(self) -> None:
+        """Write at once."""
+        self.to.flush()
+
+
+@contextmanager
+def telling_what_ray_repeats() -> Iterator[None]:
+    """Write to standard error, without tracebacks, what Ray prints: which tasks it repeats, and why."""
+    with redirect_stdout(FirstAndLastLine(sys.stderr)):
+        yield

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from isomargin.cli.common import print_plan, print_renderable, show, writing
+from isomargin.cli.running import STOPPED
 from isomargin.core.errors import InputError, StoppedElsewhereError
 
 if TYPE_CHECKING:
@@ -246,7 +247,7 @@ def resumable(command: str) -> Iterator[None]:
             again = " before anything was saved: give the same command again"
             how = f": continue with `{command}`" if str(stop) else again
             print(f"\n{str(stop) or 'stopped'}{how}", file=sys.stderr)
-        raise typer.Exit(130) from stop
+        sys.exit(STOPPED)
     except StoppedElsewhereError as stop:  # that process says why
         raise typer.Exit(2) from stop
 

@@ -106,7 +106,7 @@ def keep_copy(file: Path) -> Path:
     return copy
 
 
-def check_file(path: Path) -> None:
+def check_file(path: Path, remedy: str = "write it again") -> None:
     """Raise `InputError` unless `path` is a regular file that is not empty. Reading a pipe could block forever.
 
     >>> check_file(Path("no/such/file.npz"))
@@ -121,11 +121,11 @@ def check_file(path: Path) -> None:
         if not path.is_file():
             raise InputError(f"{path} is {NOT_A_FILE}: give a regular file")
         if path.stat().st_size == 0:
-            raise InputError(f"{path} is empty (0 bytes): write it again")
+            raise InputError(f"{path} is empty (0 bytes): {remedy}")
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
+def reading(path: Path, remedy: str = "write it again") -> Iterator[None]:
     """Turn any error that a reader raises in the block into an `InputError` with the path and a short reason.
 
     >>> with reading(Path("half.npz")):
@@ -145,7 +145,7 @@ def reading(path: Path) -> Iterator[None]:
         words = " ".join(str(error).split())
         reason = f"{type(error).__name__}: {words[:120]}" if words else type(error).__name__
         raise InputError(
-            f"{path} could not be read ({reason}): it may be damaged, truncated or of another format; write it again"
+            f"{path} could not be read ({reason}): it may be damaged, truncated or of another format; {remedy}"
         ) from error
 
 

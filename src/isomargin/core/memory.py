@@ -1,12 +1,17 @@
-"""Check the available memory before a compressed file is unpacked, read sizes such as 4GB, and let go of mapped pages.
+"""Check the available memory before a compressed file is unpacked, read sizes such as 4GB, and map arrays on disk.
 
 A few kilobytes can unpack to terabytes.
 """
 
+import errno
 import mmap
+import os
 import re
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from isomargin.core.errors import InputError
 
@@ -74,6 +79,23 @@ def check_memory(size: int, what: str, remedy: str) -> None:
         raise InputError(
             f"{what} unpacks to {size / 1e9:,.1f} GB, and {available / 1e9:,.1f} GB of memory is available: {remedy}"
         )
+
+
+def map_new_array(path: str | os.PathLike[str], dtype: npt.DTypeLike, shape: tuple[int, ...]) -> "np.memmap[Any, Any]":
+    """Create a `.npy` file and map it into memory; raise `OSError` if the disk has no room for all of it.
+
+    Its blocks are allocated at once: a process that writes to a mapped page for which a full disk has no block would be
+    killed (SIGBUS), without a word and without removing its files.
+    """
+    array = np.lib.format.open_memmap(path, "w+", dtype, shape)
+    if hasattr(os, "posix_fallocate"):
+        with open(path, "r+b") as file:
+            try:
+                os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+            except OSError as error:
+                if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):  # others: it cannot be done here
+                    raise
+    return array
 
 
 def forget_pages(array: Any) -> None:

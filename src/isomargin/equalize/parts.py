@@ -15,6 +15,7 @@ import numpy as np
 
 from isomargin.core.errors import InputError
 from isomargin.core.extras import import_or_explain
+from isomargin.core.memory import map_new_array
 from isomargin.core.progress import progress_bar
 from isomargin.equalize import saving
 from isomargin.equalize.equalizer import Equalizer
@@ -191,7 +192,7 @@ def lists_beside(target: Path, plan: NeighbourPlan) -> Iterator[Singles]:
     """Yield an array for the lists of all rows, in a temporary file beside the equalizer."""
     shape = len(plan.prepared.vectors), plan.length
     with tempfile.TemporaryDirectory(prefix=".neighbours-", dir=target.parent) as folder:
-        yield np.lib.format.open_memmap(f"{folder}/nearest.npy", "w+", np.float32, shape)
+        yield map_new_array(f"{folder}/nearest.npy", np.float32, shape)
 
 
 def equalizer_of_lists(

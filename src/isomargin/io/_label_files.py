@@ -43,17 +43,17 @@ def read_labels(path: Path) -> Any:
         return readers[path.suffix.lower()](path)
 
 
-def labels_beside(path: Path) -> Path:
-    """Find the labels file of `X.npy`: `X.labels.npy` or `X.labels.txt`."""
+def labels_beside(path: Path, missing: str = LABELS_HINT, doubled: str = "name one with labels= (--labels)") -> Path:
+    """Find the labels file of `X.npy`: `X.labels.npy` or `X.labels.txt`; otherwise say what to do."""
     candidates = [path.with_name(f"{path.stem}.labels{suffix}") for suffix in (".npy", ".txt")]
     names = [candidate.name for candidate in candidates]
     match [candidate for candidate in candidates if candidate.exists()]:
         case [one]:
             return one
         case []:
-            raise MissingLabelsError(f"{path} has no labels, and its folder has no {' or '.join(names)}: {LABELS_HINT}")
+            raise MissingLabelsError(f"{path} has no labels, and its folder has no {' or '.join(names)}: {missing}")
         case _:
-            raise InputError(f"the folder of {path} has both {' and '.join(names)}: name one with labels= (--labels)")
+            raise InputError(f"the folder of {path} has both {' and '.join(names)}: {doubled}")
 
 
 def _read_text_labels(path: Path) -> npt.NDArray[Any]:

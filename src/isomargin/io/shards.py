@@ -49,7 +49,7 @@ class Shard:
         """(rows,) the labels, as integers or text."""
         with reading(self.path):
             if self.path.suffix == ".npy":
-                found = read_labels(labels_beside(self.path))
+                found = read_labels(self._labels_file)
             elif self.path.suffix == ".parquet":
                 found = read_parquet_labels(self.path, self.labels_key)
             else:
@@ -68,7 +68,11 @@ class Shard:
     @property
     def labels_are_lines(self) -> bool:
         """Whether the labels are lines of text, which are integers only if those of all shards are."""
-        return self.path.suffix == ".npy" and labels_beside(self.path).suffix == ".txt"
+        return self.path.suffix == ".npy" and self._labels_file.suffix == ".txt"
+
+    @property
+    def _labels_file(self) -> Path:
+        return labels_beside(self.path, missing="write one of them", doubled="remove one of them")
 
     def blocks(self, rows: int) -> Iterator[npt.NDArray[Any]]:
         """Yield the embeddings in order, at most ``rows`` of them at a time."""
@@ -173,9 +177,11 @@ def is_pattern(text: str) -> bool:
 
 def shards_in(folder: Path) -> list[Path]:
     """List the files of a folder that hold embeddings, sorted by name; files of labels are left out."""
+    with reading(folder):
+        found = list(folder.iterdir())
     return sorted(
         path
-        for path in folder.iterdir()
+        for path in found
         if path.suffix in SUFFIXES and not path.name.startswith(".") and not path.name.endswith(LABEL_ENDINGS)
     )
 

@@ -7,7 +7,9 @@ runs on it is in ``ray_parts.py``.
 import logging
 import os
 import secrets
+import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,6 +47,7 @@ PARTS_PER_PLACE = 3  # so that all places have work until shortly before the end
 LOCAL = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 """Settings of a cluster on this machine. Ray's workers have a low priority by default, unlike this process."""
 Plan = TypeVar("Plan")
+REPORTED_HERE = "RAY_IGNORE_UNHANDLED_ERRORS"  # Ray prints a traceback for each result of a failed part otherwise
 OOM_RETRIES = "RAY_task_oom_retries"  # Ray repeats without end what is killed because the node's memory is full
 
 
@@ -147,6 +150,8 @@ def connected(cluster: str) -> Iterator[None]:
         yield
         return
     os.environ.setdefault(OOM_RETRIES, "3")
+    os.environ.setdefault(REPORTED_HERE, "1")
+    ending = signal.getsignal(signal.SIGTERM)
     try:
         if cluster == "local":
             for name, value in LOCAL.items():
@@ -157,10 +162,12 @@ def connected(cluster: str) -> Iterator[None]:
             ray.init(cluster, log_to_driver=False, logging_level=logging.ERROR)
     except (RuntimeError, ValueError, OSError) as error:
         words = " ".join(str(error).split())[:200]
-        raise InputError(
-            f"there is no connection to the Ray cluster {cluster!r} ({words}): start one with ray start --head, or use "
-            "local for this machine alone"
-        ) from error
+        remedy = "start one with ray start --head, or use local for this machine alone"
+        if cluster not in ("auto", "local"):  # Ray looks for its token by itself only if it looks for the cluster
+            remedy = "if it has a token, set RAY_AUTH_MODE=token, or give auto on one of its nodes"
+        raise InputError(f"there is no connection to the Ray cluster {cluster!r} ({words}): {remedy}") from error
+    if callable(ending) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, ending)  # Ray's prints where the process is, and hides how a command ends
     try:
         yield
     finally:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from isomargin.core.errors import InputError
 from isomargin.core.files import atomic_write, locked
+from isomargin.core.memory import map_new_array
 from isomargin.core.progress import progress_bar
 from isomargin.data.augment import RandomCrop
 from isomargin.data.feeding import image_seeds, rows_of_steps, unseen_batches, view_batches
@@ -83,7 +84,7 @@ class FrozenStages:
                 raise InputError("the frozen stages return numbers that float16 cannot hold: leave out views")
             if flat is None:
                 shape = (views, count, *outputs.shape[1:])
-                flat = np.lib.format.open_memmap(path, mode="w+", dtype=np.float16, shape=shape).reshape(-1, *shape[2:])
+                flat = map_new_array(path, np.float16, shape).reshape(-1, *shape[2:])
             flat[done : done + len(outputs)] = outputs
             done += len(outputs)
             if report is not None:

@@ -19,7 +19,7 @@ from isomargin.core import checks
 from isomargin.core.errors import InputError
 from isomargin.core.files import reading
 from isomargin.core.json_values import digest
-from isomargin.core.memory import forget_pages, read_size
+from isomargin.core.memory import forget_pages, map_new_array, read_size
 from isomargin.io.shards import Shards, open_shards
 from isomargin.measure.pairs.distances import Floats
 from isomargin.measure.pairs.gallery_inputs import (
@@ -156,7 +156,8 @@ def map_vectors(path: Path) -> NDArray[Any]:
 
 def is_prepared_gallery(folder: Path) -> bool:
     """Whether a folder has a prepared gallery."""
-    return (folder / DESCRIPTION).is_file()
+    with reading(folder):
+        return (folder / DESCRIPTION).is_file()
 
 
 def prepare_gallery(
@@ -337,8 +338,8 @@ def write_templates(
 ) -> None:
     """Write the mean of each class, and the sums of classes if probes are to be taken out of them."""
     shape = len(names), items.shape[1]
-    rows = np.lib.format.open_memmap(folder / ROWS / VECTORS, "w+", np.float32, shape)
-    sums = np.lib.format.open_memmap(folder / SUMS, "w+", np.float64, shape) if left_out else None
+    rows = map_new_array(folder / ROWS / VECTORS, np.float32, shape)
+    sums = map_new_array(folder / SUMS, np.float64, shape) if left_out else None
     for classes, its_items in class_ranges(enrolled, max(1, memory // (16 * shape[1]))):
         class_of = np.repeat(np.arange(classes.stop - classes.start), enrolled[classes])
         means, found = means_by_class(items[its_items], class_of, names[classes])
@@ -357,7 +358,7 @@ def write_probes_left_out(items: NDArray[np.float32], enrolled: NDArray[np.int64
     """Write the items of classes of two or more as probes."""
     kept = np.flatnonzero(np.repeat(enrolled > 1, enrolled))
     shape = len(kept), items.shape[1]
-    probes = np.lib.format.open_memmap(folder / PROBES / VECTORS, "w+", np.float32, shape)
+    probes = map_new_array(folder / PROBES / VECTORS, np.float32, shape)
     step = max(1, BLOCK_VALUES // shape[1])
     for first in range(0, len(kept), step):
         probes[first : first + step] = items[kept[first : first + step]]

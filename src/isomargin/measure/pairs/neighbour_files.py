@@ -29,6 +29,7 @@ FORMAT = "isomargin neighbours"
 VERSION = 1
 HEADER = "header.json"
 PATTERN = "neighbours-*.npz"
+REMEDY = "remove it, and find its neighbours again"  # one that is there is not searched again
 
 
 @dataclass(frozen=True)
@@ -53,18 +54,18 @@ class NeighbourFile:
     @classmethod
     def open(cls, path: Path) -> "NeighbourFile":
         """Read the header of a file."""
-        check_file(path)
-        with reading(path), zipfile.ZipFile(path) as archive:
+        check_file(path, REMEDY)
+        with reading(path, REMEDY), zipfile.ZipFile(path) as archive:
             header = json.loads(archive.read(HEADER))
             if header.get("format") != FORMAT or header.get("version") != VERSION:
-                raise InputError(f"{path} was written by another version of isomargin: find its neighbours again")
+                raise InputError(f"{path} was written by another version of isomargin: {REMEDY}")
         return cls(path, header)
 
     def lists(self, superblock: int) -> Singles | None:
         """Read the lists of a superblock; None if the part does not touch it."""
         if superblock not in self.header["superblocks"]:
             return None
-        with reading(self.path), zipfile.ZipFile(self.path) as archive:
+        with reading(self.path, REMEDY), zipfile.ZipFile(self.path) as archive:
             return read_array(archive, f"{superblock}.npy")
 
     def found(self) -> FoundNeighbours:

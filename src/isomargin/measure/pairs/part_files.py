@@ -29,6 +29,7 @@ FORMATS = {"isomargin part": "all pairs", "isomargin gallery part": "a gallery"}
 """What the header of a part's file says, and what it is a part of in words."""
 VERSION = 1
 HEADER = "header.json"
+REMEDY = "remove it, and count the part again"  # one that is there is not counted again
 COMPRESSION = 1  # zlib's fastest level: counts shrink to about a third
 
 
@@ -100,11 +101,11 @@ class PartFile:
     @classmethod
     def open(cls, path: Path) -> "PartFile":
         """Read the header of a file."""
-        check_file(path)
-        with reading(path), zipfile.ZipFile(path) as archive:
+        check_file(path, REMEDY)
+        with reading(path, REMEDY), zipfile.ZipFile(path) as archive:
             header = json.loads(archive.read(HEADER))
             if header.get("format") not in FORMATS or header.get("version") != VERSION:
-                raise InputError(f"{path} was written by another version of isomargin: count the part again")
+                raise InputError(f"{path} was written by another version of isomargin: {REMEDY}")
         return cls(path, header)
 
     @property
@@ -116,7 +117,7 @@ class PartFile:
         """Read the arrays of a superblock by name; None if the part does not touch it."""
         if superblock not in self.header["superblocks"]:
             return None
-        with reading(self.path), zipfile.ZipFile(self.path) as archive:
+        with reading(self.path, REMEDY), zipfile.ZipFile(self.path) as archive:
             begin = f"{superblock}/"
             names = [name for name in archive.namelist() if name.startswith(begin)]
             return {name.removeprefix(begin).removesuffix(".npy"): read_array(archive, name) for name in names}
@@ -130,7 +131,7 @@ class PartFile:
 
     def large(self) -> dict[int, Floats]:
         """Read the ranks of queries of large classes."""
-        with reading(self.path), zipfile.ZipFile(self.path) as archive:
+        with reading(self.path, REMEDY), zipfile.ZipFile(self.path) as archive:
             return {self.number: read_array(archive, "large.npy")} if "large.npy" in archive.namelist() else {}
 
     def counts(self) -> PartCounts:
@@ -307,6 +308,7 @@ def difference(headers: Sequence[dict[str, Any]]) -> str:
     reasons = {
         "format": "of a gallery and not of all pairs or the other way round",
         "equalizer": "of another equalizer",
+        "parts": "of another number of parts",
         "memory": "with another memory",
     }
     for name, reason in reasons.items():

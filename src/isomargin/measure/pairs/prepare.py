@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from isomargin.core.errors import InputError
 from isomargin.core.files import hidden_beside, reading
 from isomargin.core.json_values import digest
-from isomargin.core.memory import forget_pages, read_size
+from isomargin.core.memory import forget_pages, map_new_array, read_size
 from isomargin.io.shards import Shard, Shards, open_shards
 from isomargin.measure.pairs.axis import L2
 from isomargin.measure.pairs.inputs import (
@@ -107,7 +107,8 @@ class Prepared:
 
 def is_prepared(folder: Path) -> bool:
     """Whether a folder has been prepared."""
-    return (folder / DESCRIPTION).is_file()
+    with reading(folder):
+        return (folder / DESCRIPTION).is_file()
 
 
 def prepare(
@@ -233,7 +234,7 @@ def sort_rows(
     in order in memory. Both steps read and write from beginning to end, whatever the order of the labels.
     """
     n, width = shards.rows, shards.width
-    vectors = np.lib.format.open_memmap(folder / VECTORS, "w+", np.float32, (n, width))
+    vectors = map_new_array(folder / VECTORS, np.float32, (n, width))
     bucket_rows = max(1, bucket_bytes // (4 * width))
     if n <= bucket_rows:
         for rows, block in unit_blocks(shards, lengths):

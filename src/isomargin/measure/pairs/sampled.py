@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from isomargin.core.memory import forget_pages
 from isomargin.measure.pairs.axis import ScoreAxis
 from isomargin.measure.pairs.counts import PairCounts
 from isomargin.measure.pairs.distances import BinnedDistances, Floats, ListedDistances
@@ -129,5 +130,6 @@ def repeated_share(data: ClassSortedVectors, pairs: int = 1 << 10) -> float:
         one, other = np.unique(drawn, axis=1)  # each pair once
     negative = data.class_of[one] != data.class_of[other]
     distances = distances_between(data, one[negative], other[negative])
+    forget_pages(data.vectors)
     _, counts = np.unique(np.round(distances / data.reach * 2.0**24), return_counts=True)
     return float(counts[counts > 1].sum() / max(counts.sum(), 1))

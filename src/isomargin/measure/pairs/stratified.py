@@ -73,8 +73,8 @@ def count_sampled(
         for begin in range(0, columns, TILE_ROWS):
             part = slice(begin, begin + TILE_ROWS)
             product = data.shift(vectors[first:end] @ data.vectors[chosen[part]].T, rows, chosen[part])
+            forget_pages(data.vectors)  # the sample touches more of them than it has rows: with each, those around it
             kernels.count_sampled(product, first, the_pass.rows.class_of, classes[part], the_pass.negatives)
-        forget_pages(data.vectors)  # the sample touches more of them than it has rows
 
     # A block's counters belong to it alone, so that blocks need no locks.
     the_pass.run(work, blocks, until=1.0)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from isomargin.core.memory import forget_pages
 from isomargin.core.threads import one_blas_thread, share_tasks
 from isomargin.measure.pairs.axis import similarity_of
 from isomargin.measure.pairs.distances import ClassDistances, Floats
@@ -237,6 +238,7 @@ def hash_rows(vectors: NDArray[Any], threads: int | None = None) -> NDArray[np.u
     def hash_part(begin: int) -> None:
         part = slice(begin, begin + ROWS)
         hashes[part] = (bits[part].astype(np.uint64) @ factors) >> np.uint64(16)
+        forget_pages(vectors)
 
     share_tasks(hash_part, range(0, len(bits), ROWS), threads)
     return hashes
@@ -281,6 +283,7 @@ def count_levels(
         similarity = data.similarity(rows[part], rows[part])
         count_kernels.count_class_levels(similarity, nearest_first, class_of[rows[part]], counts)
         accepted_positives[part] = counts
+        forget_pages(data.vectors)
 
     def count_negatives(task: tuple[int, int]) -> None:
         half, begin = task
@@ -290,6 +293,7 @@ def count_levels(
         count_kernels.count_levels(similarity, nearest_first, row_class, class_of[others], counts)
         compared = len(others) - per_class[half][row_class, None]
         rates[half, part] = share(counts, compared)
+        forget_pages(data.vectors)
 
     # As in the pass over all pairs, each thread computes a product and counts it while it is in the cache.
     with one_blas_thread():
