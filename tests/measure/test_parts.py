@@ -303,7 +303,7 @@ def test_missing_doubled_and_foreign_parts_are_refused_by_name(part_folder):
     folder, plan, counts = part_folder
     files = sorted(folder.iterdir())
     assert [file.name for file in files] == [f"part-{number}-of-4.npz" for number in range(1, 5)]
-    assert "part 2 and 3 of 4 is missing" in refusal(im.merge_parts, plan, [counts[0], counts[3]])
+    assert "parts 2 and 3 of 4 are missing" in refusal(im.merge_parts, plan, [counts[0], counts[3]])
     assert "part 1 was given twice" in refusal(im.merge_parts, plan, [*counts, counts[0]])
     kept = files[2].read_bytes()
     (folder / "part-9-of-4.npz").write_bytes(kept)

@@ -1,6 +1,6 @@
 """Make names from files safe and short enough to print."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len, set_cell_size
 
@@ -50,3 +50,13 @@ def listed_numbers(numbers: Iterable[int], most: int = 8) -> str:
     if len(shown) > most:
         return f"{', '.join(shown[:most])} and {len(shown) - most:,} more"
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+
+
+def say_missing(missing: Sequence[int], parts: int) -> str:
+    """Say which parts of how many are missing.
+
+    >>> say_missing([3], 7), say_missing([3, 5], 7)
+    ('part 3 of 7 is missing', 'parts 3 and 5 of 7 are missing')
+    """
+    noun, verb = ("part", "is") if len(missing) == 1 else ("parts", "are")
+    return f"{noun} {listed_numbers(missing)} of {parts} {verb} missing"

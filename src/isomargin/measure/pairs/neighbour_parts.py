@@ -18,7 +18,7 @@ from isomargin.core import checks
 from isomargin.core.errors import InputError
 from isomargin.core.json_values import digest
 from isomargin.core.memory import forget_pages, read_size
-from isomargin.core.text import listed_numbers
+from isomargin.core.text import listed_numbers, say_missing
 from isomargin.measure.pairs import tiles
 from isomargin.measure.pairs.neighbours import LEAST_ROOM, NOTHING, NearestLists, Singles, add_triangle, merge_sorted
 from isomargin.measure.pairs.prepare import MEMORY, Prepared
@@ -302,9 +302,7 @@ def merge_all_found(plan: NeighbourPlan, parts: Iterable[FoundNeighbours]) -> Fo
 def check_found(plan: NeighbourPlan, numbers: Iterable[int]) -> None:
     """Refuse parts of which some are missing."""
     if missing := sorted(set(plan.numbers) - set(numbers)):
-        raise InputError(
-            f"part {listed_numbers(missing)} of {plan.parts} is missing: find its neighbours, then merge again"
-        )
+        raise InputError(f"{say_missing(missing, plan.parts)}: find what is missing, then merge again")
 
 
 def collect(plan: NeighbourPlan, merged: Callable[[int], Singles], nearest: Singles) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from isomargin.core import checks
 from isomargin.core.errors import InputError
-from isomargin.core.text import listed_numbers
+from isomargin.core.text import listed_numbers, say_missing
 from isomargin.core.threads import one_blas_thread, share_tasks
 from isomargin.measure.pairs import kernels
 from isomargin.measure.pairs.counts import PairCounts, RankCounts
@@ -292,4 +292,4 @@ def merge_all(plan: PartPlan, parts: Iterable[PartCounts]) -> PartCounts:
 def check_numbers(plan: Any, numbers: Iterable[int]) -> None:
     """Refuse parts of which some are missing."""
     if missing := sorted(set(plan.numbers) - set(numbers)):
-        raise InputError(f"part {listed_numbers(missing)} of {plan.parts} is missing: count it, then merge again")
+        raise InputError(f"{say_missing(missing, plan.parts)}: count what is missing, then merge again")
