@@ -206,7 +206,7 @@ def test_changed_shards_are_not_mistaken_for_those_that_were_prepared(run, tmp_p
     code, _, err = run("evaluate", parts / "prepared", *RATES, "--part", "1/3", "--output", parts, "--grid", "50")
     assert (code, "belongs to another plan" in err) == (2, True)
     code, _, err = run("merge", parts)
-    assert (code, "part 2 and 3 of 3 is missing" in err) == (2, True)
+    assert (code, "parts 2 and 3 of 3 are missing" in err) == (2, True)
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="this system does not allocate files")
