@@ -123,13 +123,13 @@ def is_comparison_same(
     for base in whole.bases(key):
         if base not in whole.known:
             continue
+        then, now = (Counter(whole.key(row) for row in rows)[base] for rows in (before.runs, new.runs))
+        if then == 0 and is_raw(dict(zip(whole.runs[0].choices, base[1:], strict=True))):
+            continue  # rows of earlier calls without raw features are not compared with them
         if base not in done:
             if base not in unchanged:
                 return False
             continue
-        then, now = (Counter(whole.key(row) for row in rows)[base] for rows in (before.runs, new.runs))
-        if then == 0 and is_raw(dict(zip(whole.runs[0].choices, base[1:], strict=True))):
-            continue  # rows of earlier calls without raw features are not compared with them
         if not is_same(base, before, whole) or then != now:
             return False
     return True

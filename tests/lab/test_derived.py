@@ -140,3 +140,16 @@ def test_raw_features_are_added_to_earlier_rows_without_training(add, tmp_path):
     after = rows_of(tmp_path)
     assert list(after) == ["raw", "plain", "tcm"]
     assert all(after[name][column] == value for name, row in before.items() for column, value in row.items())
+
+
+def test_rows_stay_when_raw_features_join_the_plan_and_another_setting_is_run(add, tmp_path):
+    add.settings(heads=SETTING, others=SETTING)
+    plan = {**PLAN, "raw": False, "equalized": False}
+    add("heads", plans={"toy": plan}, against={"training": "plain"})
+    run_experiment("heads", tmp_path / "runs", tmp_path / "results", scale="toy")
+    before = rows_of(tmp_path)
+    plan = {**plan, "raw": True, "settings": ["heads", "others"]}
+    add("heads", plans={"toy": plan}, against={"training": "plain"})
+    run_experiment("heads", tmp_path / "runs", tmp_path / "results", scale="toy", settings=["others"])
+    rows = [row for row in read_csv(tmp_path / "results" / "heads" / "table.csv") if row["setting"] == "heads"]
+    assert {row["training"]: row["opis"] for row in rows} == {name: row["opis"] for name, row in before.items()}
