@@ -22,7 +22,8 @@ def free_port():
 
 def start(options, arguments, killed=None):
     """Start an agent of torchrun; `killed` is the rank of a process, or "all" with their agent, and a step."""
-    settings = environment() | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    # Restarted processes must not find the addresses of those that have ended: docs/training.md tells users as well.
+    settings = environment() | {"PYTHONPATH": os.pathsep.join(sys.path), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     if killed is not None:
         settings |= dict(zip(("KILLED_RANK", "KILLED_STEP"), map(str, killed), strict=True))
     command = [sys.executable, "-m", "torch.distributed.run", *map(str, options)]
