@@ -130,20 +130,12 @@ def evaluate_on_cluster(
 
     ``shifts`` are those of the rows as they came, with the record of their equalizer.
     """
-    on_cluster = import_or_explain("isomargin.measure.on_cluster")
-    details = progress == "auto"
-    bar: AbstractContextManager[Any] = (
-        progress_bar("counting pairs", details=True) if progress == "auto" else nullcontext(progress)
-    )
-    with tempfile.TemporaryDirectory() as temporary, bar as report:
-        prepared = prepare_sorted(data, Path(temporary))
-        known = None
+    with tempfile.TemporaryDirectory() as temporary:
+        prepared, known = prepare_sorted(data, Path(temporary)), None
         if shifts is not None and data.shifts is not None and record is not None:
             known = RowShifts(prepared.digest, replace(shifts, values=data.shifts), record)
-        plan, result = on_cluster.count(
-            prepared, settings, cluster, None, MEMORY, threads, None, report, details, known
-        )
-        return assemble(plan, result, settings, None)
+        how: dict[str, Any] = {"threads": threads, "progress": progress, "memory": MEMORY}
+        return evaluate_shards(prepared.folder, cluster=cluster, equalizer=known, **how, **vars(settings))
 
 
 def check_parts(parts: int | None, cluster: str | None) -> None:
